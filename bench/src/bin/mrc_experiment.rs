@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memgauge_emulate::{Batch, StreamOptions, stream};
+use memgauge_emulate::{ReferenceBatch, StreamOptions, stream};
 use memgauge_machine::pmu::Precise;
 use memgauge_machine::{
     AccessKind, Config, CoreId, Delivered, Delivery, Machine, PmuConfig, SampleSpec,
@@ -131,7 +131,7 @@ impl Sampling {
         })
     }
 
-    fn feed(&mut self, batch: &Batch<'_>) -> Result<()> {
+    fn feed(&mut self, batch: &ReferenceBatch<'_>) -> Result<()> {
         let count = batch.addresses.len() as u64;
         let (core, shared) = self.machine.core_mut(self.core);
         let mut pages = Vec::new();
@@ -184,7 +184,7 @@ impl Sampling {
 }
 
 /// Every modelled core sees the batch, half of them in a thread of their own.
-fn feed_all(all: &mut [Sampling], batch: &Batch<'_>) -> Result<()> {
+fn feed_all(all: &mut [Sampling], batch: &ReferenceBatch<'_>) -> Result<()> {
     let (some, others) = all.split_at_mut(all.len() / 2);
     let feed = |part: &mut [Sampling]| part.iter_mut().try_for_each(|s| s.feed(batch));
     std::thread::scope(|scope| {

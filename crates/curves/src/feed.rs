@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use memgauge_analyze::{no_references, references, sentence};
 use memgauge_console::outcome::usage;
 use memgauge_console::terminal;
-use memgauge_emulate::{Batch, PartsBy, StreamOptions, Streamed, stream};
+use memgauge_emulate::{PartsBy, ReferenceBatch, StreamOptions, Streamed, stream};
 use memgauge_import::addresses::{self, Accesses, Format};
 use memgauge_recording::{Recording, is_recording};
 use memgauge_trace::LossKind;
@@ -212,7 +212,7 @@ pub(super) fn curves_of_command(args: &Mrc, scope: CurveScope) -> anyhow::Result
 struct ThreadEngines(BTreeMap<(u32, u32), (Engines, u64)>);
 
 impl ThreadEngines {
-    fn feed(&mut self, batch: &Batch<'_>, making: &CurveOptions) -> anyhow::Result<()> {
+    fn feed(&mut self, batch: &ReferenceBatch<'_>, making: &CurveOptions) -> anyhow::Result<()> {
         let thread = self.0.entry((batch.pid, batch.tid));
         let thread = thread.or_insert_with(|| (Engines::new(making), 0));
         thread.1 += batch.instructions;

@@ -1,6 +1,6 @@
 //! Curves of the modules or regions of a program, and of its regions of interest.
 
-use memgauge_emulate::Batch;
+use memgauge_emulate::ReferenceBatch;
 use memgauge_import::addresses::Accesses;
 
 use super::args::CurveOptions;
@@ -32,7 +32,7 @@ impl PartEngines<'_> {
     }
 
     /// Gives each reference to the engines of its part.
-    pub(super) fn feed(&mut self, batch: &Batch<'_>) -> anyhow::Result<()> {
+    pub(super) fn feed(&mut self, batch: &ReferenceBatch<'_>) -> anyhow::Result<()> {
         self.names
             .extend_from_slice(&batch.part_names[self.names.len()..]);
         self.sorted.resize_with(self.names.len(), Accesses::default);
@@ -50,7 +50,7 @@ impl PartEngines<'_> {
         Ok(())
     }
 
-    fn sort(&mut self, batch: &Batch<'_>) {
+    fn sort(&mut self, batch: &ReferenceBatch<'_>) {
         let mut crossing = batch.crossing;
         for (at, &(from, set)) in batch.parts.iter().enumerate() {
             let next = batch.parts.get(at + 1);

@@ -34,7 +34,7 @@ pub use model::moves::{MoveAccesses, MovedPart, MovedVariable, ObjectAccess, Sha
 pub use model::sets::SetSample;
 pub use readers::parts::PartsBy;
 pub use readers::sampled;
-pub use readers::stream::{Batch, StreamOptions, Streamed, stream};
+pub use readers::stream::{ReferenceBatch, StreamOptions, Streamed, stream};
 pub use run::record;
 
 /// Options of a recording.

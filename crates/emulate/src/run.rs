@@ -13,7 +13,7 @@ use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, DeliveryFacts, Loss, LossKind, OwnCost, catalogue as events};
 
 use crate::engine::launch::{Emulator, engine_command, not_started, resolve, start};
-use crate::engine::session::Session;
+use crate::engine::session::EngineSession;
 use crate::facts::{NOT_WITH_SETS, manifest};
 use crate::follow::pace::{FLUSH_EVERY, PollPace, REAP_EVERY, UNRECORDED_IDLE};
 use crate::model::sets::{self, SetSample};
@@ -31,10 +31,10 @@ use crate::{Error, MissingNames, Options, Outcome, Progress, Result};
 /// The program cannot be executed, the emulator is missing, or the recording cannot be written.
 pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome> {
     resolve(&options.command)?;
-    let asked = Asked::of(options)?;
+    let requested = RequestedRegions::of(options)?;
     let emulator = Emulator::find()?;
     let machine = model(options)?;
-    let mut session = Session::create(options.sets.map_or(0, SetSample::classes))?;
+    let mut session = EngineSession::create(options.sets.map_or(0, SetSample::classes))?;
     session.tell_models_time();
     session.tell_caches(&options.machine);
     session.name_functions(&options.functions)?;
@@ -42,7 +42,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
     let others = options.what_if.iter().map(WhatIfMachine::new);
     let others = others.collect::<Result<Vec<_>>>()?;
-    let recorder = Recorder::new(machine, writer, asked.regions.clone(), others, options);
+    let recorder = Recorder::new(machine, writer, requested.regions.clone(), others, options);
     let mut engine = engine_command(&options.command, &emulator, &session, options.seed)?;
     if options.discards_output {
         engine.stdout(Stdio::null());
@@ -51,16 +51,16 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
         started: Instant::now(),
         program: start(&mut engine, &emulator).map(Program::from_child)?,
         recorder,
-        asked,
+        requested,
     };
     let (end, failure) = match run.until_the_command_ends(&mut session, progress) {
         Ok(end) => (end, None),
         Err(error) => {
-            let unwritten = Unwritten {
+            let early_end = EarlyEnd {
                 error,
                 since: run.started.elapsed(),
             };
-            (run.unrecorded(&mut session)?, Some(unwritten))
+            (run.unrecorded(&mut session)?, Some(early_end))
         }
     };
     let (seen, missing) = run.finish(&mut session, &end, failure, &options.output)?;
@@ -127,14 +127,14 @@ fn refuse_with_sets(options: &Options) -> Result<()> {
 }
 
 /// Names of regions that the user requested.
-struct Asked {
+struct RequestedRegions {
     regions: RequestedNames,
     functions: RequestedNames,
 }
 
-impl Asked {
-    fn of(options: &Options) -> Result<Asked> {
-        Ok(Asked {
+impl RequestedRegions {
+    fn of(options: &Options) -> Result<RequestedRegions> {
+        Ok(RequestedRegions {
             regions: RequestedNames::new("--region", &options.regions)?,
             functions: RequestedNames::new("--function", &options.functions)?,
         })
@@ -159,12 +159,12 @@ impl Asked {
 }
 
 /// Time and reason of a recording's early end.
-struct Unwritten {
+struct EarlyEnd {
     error: Error,
     since: Duration,
 }
 
-impl Unwritten {
+impl EarlyEnd {
     fn loss(&self) -> Loss {
         Loss {
             kind: LossKind::PartNotWritten,
@@ -248,13 +248,13 @@ struct EmulatedRun {
     started: Instant,
     program: Program,
     recorder: Recorder,
-    asked: Asked,
+    requested: RequestedRegions,
 }
 
 impl EmulatedRun {
     fn until_the_command_ends(
         &mut self,
-        session: &mut Session,
+        session: &mut EngineSession,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<CommandEnd> {
         let (mut reaped, mut flushed, mut shown) = (self.started, self.started, self.started);
@@ -305,7 +305,7 @@ impl EmulatedRun {
     }
 
     /// After a failure: waits for the program's end without recording.
-    fn unrecorded(&mut self, session: &mut Session) -> Result<CommandEnd> {
+    fn unrecorded(&mut self, session: &mut EngineSession) -> Result<CommandEnd> {
         // Nobody reads the rings any more, so the program must not wait for it.
         session.stop();
         loop {
@@ -317,7 +317,7 @@ impl EmulatedRun {
     }
 
     /// Reads the remaining words of the ended command and its children.
-    fn read_to_the_end(&mut self, session: &mut Session) -> Result<()> {
+    fn read_to_the_end(&mut self, session: &mut EngineSession) -> Result<()> {
         let still_running = self.recorder.read_to_the_end(session)?;
         self.recorder.write_all_sites()?;
         self.recorder.write_losses(session, still_running)
@@ -325,13 +325,13 @@ impl EmulatedRun {
 
     fn finish(
         mut self,
-        session: &mut Session,
+        session: &mut EngineSession,
         end: &CommandEnd,
-        mut failure: Option<Unwritten>,
+        mut failure: Option<EarlyEnd>,
         output: &Path,
     ) -> Result<(Vec<Note>, MissingNames)> {
         if failure.is_none() {
-            failure = self.read_to_the_end(session).err().map(|error| Unwritten {
+            failure = self.read_to_the_end(session).err().map(|error| EarlyEnd {
                 error,
                 since: self.started.elapsed(),
             });
@@ -385,7 +385,7 @@ impl EmulatedRun {
             .filter(|refused| refused.0 > 0);
         seen.extend(refused.map(|(count, why)| Note::Unrecorded { count, why }));
         let mut missing = self
-            .asked
+            .requested
             .missing(self.recorder.names(), self.recorder.entered());
         missing.allocators = self.recorder.missing_allocators();
         let has_python = self.recorder.has_python();
@@ -394,9 +394,9 @@ impl EmulatedRun {
             Some(_) => (self.recorder.into_writer(), 0),
         };
         let flushed = writer.flush_so_far();
-        if let Some(unwritten) = &failure {
+        if let Some(early_end) = &failure {
             writer.free_reserved_space();
-            let _ = writer.push(unwritten.loss());
+            let _ = writer.push(early_end.loss());
             let _ = writer.flush_so_far();
         }
         let (own, program) = (own_usage(), children_usage());
@@ -421,7 +421,7 @@ impl EmulatedRun {
             m.what_if = what_if;
         });
         match failure {
-            Some(unwritten) => Err(unwritten.told(end)),
+            Some(early_end) => Err(early_end.told(end)),
             None => Ok(flushed.and(finished).map(|()| (seen, missing))?),
         }
     }

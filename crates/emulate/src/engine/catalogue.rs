@@ -22,7 +22,7 @@ const UNKNOWN: u16 = 1 << 15;
 
 /// One access of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
+pub(crate) struct BlockAccess {
     /// Offset from the address of its run's first access. For a varying access, the size of the
     /// operand.
     pub(crate) delta: i64,
@@ -47,7 +47,7 @@ pub(crate) enum AccessPath {
     Prefetch,
 }
 
-impl Access {
+impl BlockAccess {
     /// True if every execution of the block performs this access exactly once. False for repeated
     /// string instructions and varying elements. `insns` and `flags` are the block's.
     fn is_plain(&self, insns: u16, flags: u16) -> bool {
@@ -96,7 +96,7 @@ impl Tally {
     }
 
     /// Adds one access. A prefetch is none.
-    fn add_access(&mut self, access: &Access) {
+    fn add_access(&mut self, access: &BlockAccess) {
         if access.path != AccessPath::Prefetch {
             self.access(access.kind);
         }
@@ -152,10 +152,10 @@ const _: () = assert!(Tally::ROOM * (MOST_IN_BLOCK as usize) + (1 << 13) < 1 << 
 /// Executions are counted in two places in turn, because a block often follows itself and would
 /// otherwise wait for its previous count to be written.
 #[derive(Clone)]
-pub(crate) struct Entries(Box<[Entry; 1 << 16]>);
+pub(crate) struct Entries(Box<[BlockEntry; 1 << 16]>);
 
 /// Halves of the tally, then the two counts.
-type Entry = [u32; 4];
+type BlockEntry = [u32; 4];
 
 /// Top bit of the even count.
 const STORES: u32 = 1 << 31;
@@ -163,7 +163,7 @@ const STORES: u32 = 1 << 31;
 impl Default for Entries {
     fn default() -> Self {
         // A zeroed vector uses no memory until it is touched.
-        let boxed: Result<Box<[Entry; 1 << 16]>, _> = vec![[0; 4]; 1 << 16].try_into();
+        let boxed: Result<Box<[BlockEntry; 1 << 16]>, _> = vec![[0; 4]; 1 << 16].try_into();
         let mut entries = Entries(boxed.expect("SANITY: so many were asked for"));
         for id in [wire::FURTHER_STORES, wire::OTHER_LINE_STORES] {
             entries.0[id as usize][2] = STORES;
@@ -238,7 +238,7 @@ pub(crate) struct AccessRun {
 }
 
 impl AccessRun {
-    fn of(index: u32, access: &Access) -> AccessRun {
+    fn of(index: u32, access: &BlockAccess) -> AccessRun {
         AccessRun {
             first: index,
             accesses: 1,
@@ -246,7 +246,7 @@ impl AccessRun {
         }
     }
 
-    fn extend(&mut self, access: &Access) {
+    fn extend(&mut self, access: &BlockAccess) {
         self.accesses += 1;
         self.stores |= access.kind != AccessKind::Load;
     }
@@ -357,7 +357,7 @@ pub(crate) struct Catalogue {
     pub(crate) entries: Entries,
     blocks: Vec<Block>,
     runs: Vec<AccessRun>,
-    accesses: Vec<Access>,
+    accesses: Vec<BlockAccess>,
     /// Counts of code outside the recorded regions.
     outside: Option<Outside>,
     /// Number of mappings and unmappings so far.
@@ -432,7 +432,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     field(bytes, at).map(u64::from_le_bytes)
 }
 
-fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
+fn access_at(bytes: &[u8], at: usize) -> Option<BlockAccess> {
     let (kind, path) = match bytes.get(at + 15)? {
         1 => (AccessKind::Load, AccessPath::Cached),
         2 => (AccessKind::Store, AccessPath::Cached),
@@ -441,7 +441,7 @@ fn access_at(bytes: &[u8], at: usize) -> Option<Access> {
         8 => (AccessKind::Load, AccessPath::Prefetch),
         _ => return None,
     };
-    Some(Access {
+    Some(BlockAccess {
         delta: u64_at(bytes, at)? as i64,
         offset: u16_at(bytes, at + 8)?,
         insn: u16_at(bytes, at + 10)?,
@@ -574,7 +574,7 @@ impl Catalogue {
     }
 
     /// Loads and stores of each instruction in an execution of a block, and whether all executions
-    /// have the same ([`Access::is_plain`]).
+    /// have the same ([`BlockAccess::is_plain`]).
     pub(crate) fn tallies(&self, block: &Block) -> impl Iterator<Item = (VirtAddr, Tally, bool)> {
         let (start, insns, flags) = (block.vaddr, block.tally.insns() as u16, block.flags);
         let all = &self.accesses[to_usize(&block.accesses)];
@@ -626,7 +626,7 @@ impl Catalogue {
         run.filter(|_| of_block).copied()
     }
 
-    pub(crate) fn access(&self, index: u32) -> Access {
+    pub(crate) fn access(&self, index: u32) -> BlockAccess {
         self.accesses[index as usize]
     }
 
@@ -634,7 +634,7 @@ impl Catalogue {
         self.accesses[index as usize].path == AccessPath::Prefetch
     }
 
-    pub(crate) fn accesses(&self, range: Range<u32>) -> &[Access] {
+    pub(crate) fn accesses(&self, range: Range<u32>) -> &[BlockAccess] {
         &self.accesses[to_usize(&range)]
     }
 
@@ -739,7 +739,7 @@ pub(crate) mod tests {
         vaddr: u64,
         insns: u16,
         flags: u16,
-        accesses: &[Access],
+        accesses: &[BlockAccess],
     ) -> Vec<u8> {
         let runs = accesses
             .iter()
@@ -769,8 +769,8 @@ pub(crate) mod tests {
         body
     }
 
-    pub(crate) fn access(run: u16, delta: i64, size: u8, kind: AccessKind) -> Access {
-        Access {
+    pub(crate) fn access(run: u16, delta: i64, size: u8, kind: AccessKind) -> BlockAccess {
+        BlockAccess {
             delta,
             offset: 0,
             insn: 0,

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use crate::engine::session::Session;
+use crate::engine::session::EngineSession;
 use crate::engine::wire::WIRE_VERSION;
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::running_program::{DOS_LINE_END, Program, find_on_path, locate, not_executable};
@@ -328,7 +328,7 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<()> {
 pub(crate) fn spawn(
     command: &[String],
     emulator: &Emulator,
-    session: &Session,
+    session: &EngineSession,
     seed: Option<u64>,
 ) -> Result<Program> {
     let mut engine = engine_command(command, emulator, session, seed)?;
@@ -339,7 +339,7 @@ pub(crate) fn spawn(
 pub(crate) fn engine_command(
     command: &[String],
     emulator: &Emulator,
-    session: &Session,
+    session: &EngineSession,
     seed: Option<u64>,
 ) -> Result<Command> {
     let (path, args) = resolve(command)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::pid_namespace::{number_here, space_of};
-use crate::engine::sys::{Shared, futex_wake};
+use crate::engine::sys::{SharedMapping, futex_wake};
 use crate::engine::wire::{self, control, entry, process, ring};
 use crate::engine::words::begins_block;
 use crate::{Allocator, Error, Result};
@@ -39,9 +39,9 @@ const APART: &str =
 
 /// The recorder's side of the directory. Dropping it removes the directory.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct EngineSession {
     dir: PathBuf,
-    control: Shared,
+    control: SharedMapping,
     /// The control page, locked while the recorder reads. Programs and recorders in another PID
     /// namespace cannot check whether the recorder's process exists.
     _lock: File,
@@ -60,9 +60,9 @@ pub(crate) struct Session {
 }
 
 /// A new process or thread.
-pub(crate) enum Entry {
+pub(crate) enum NewEntry {
     Process(ProcessEntry),
-    Thread(Ring),
+    Thread(ThreadRing),
 }
 
 /// A process's header and catalogue.
@@ -76,13 +76,13 @@ pub(crate) struct ProcessEntry {
     pub(crate) parent: Option<(u32, u32)>,
     /// Number of the start mark of its fork, or 0.
     pub(crate) birth: u64,
-    shared: Shared,
+    shared: SharedMapping,
     read: usize,
 }
 
 /// A thread's header and ring.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct ThreadRing {
     pub(crate) number: u32,
     pub(crate) process: u32,
     pub(crate) tid: u32,
@@ -90,7 +90,7 @@ pub(crate) struct Ring {
     pub(crate) elsewhere: Option<(u64, u32)>,
     /// Number of its start mark, or 0.
     pub(crate) birth: u64,
-    shared: Shared,
+    shared: SharedMapping,
     tail: u32,
     /// Number of words read of the oldest unread block.
     read: usize,
@@ -167,7 +167,7 @@ fn make_dir() -> Result<PathBuf> {
 /// A new directory with its control page.
 struct ControlPage {
     dir: PathBuf,
-    shared: Shared,
+    shared: SharedMapping,
     lock: File,
 }
 
@@ -199,8 +199,8 @@ impl ControlPage {
     }
 }
 
-fn open_shared(path: &Path, bytes: usize) -> std::io::Result<Shared> {
-    Shared::map(
+fn open_shared(path: &Path, bytes: usize) -> std::io::Result<SharedMapping> {
+    SharedMapping::map(
         &OpenOptions::new().read(true).write(true).open(path)?,
         bytes,
     )
@@ -255,7 +255,7 @@ fn check_limit(
     ))
 }
 
-impl Session {
+impl EngineSession {
     /// Writes the functions that are regions. Call it before the program starts.
     ///
     /// # Errors
@@ -287,7 +287,7 @@ impl Session {
 
     /// Creates the directory and its control page. `sets` are the classes of lines to model; 0
     /// models all lines without classes.
-    pub(crate) fn create(sets: u64) -> Result<Session> {
+    pub(crate) fn create(sets: u64) -> Result<EngineSession> {
         check_limits()?;
         candidate_dirs()
             .iter()
@@ -307,7 +307,7 @@ impl Session {
         shared
             .u32(control::MAGIC)
             .store(wire::MAGIC, Ordering::Release);
-        Ok(Session {
+        Ok(EngineSession {
             dir,
             control: shared,
             _lock: lock,
@@ -399,7 +399,7 @@ impl Session {
     /// Entries come in the order of their numbers. An unfinished one delays the others only for a
     /// while, and is returned later. It never comes if its file could not be created (the engine
     /// counts it as refused) or its owner was killed.
-    pub(crate) fn next_entry(&mut self) -> Option<Entry> {
+    pub(crate) fn next_entry(&mut self) -> Option<NewEntry> {
         let entries = self.control.u32(control::ENTRIES).load(Ordering::Acquire);
         // A delayed process comes before its threads, whose entries are newer.
         if let Some(entry) = self.late_entry(self.seen < entries) {
@@ -435,7 +435,7 @@ impl Session {
     }
 
     /// A skipped entry that is ready now. Checks at intervals, or immediately with `at_once`.
-    fn late_entry(&mut self, at_once: bool) -> Option<Entry> {
+    fn late_entry(&mut self, at_once: bool) -> Option<NewEntry> {
         if self.late.is_empty() || !at_once && self.late_seen.elapsed() < LATE_EVERY {
             return None;
         }
@@ -451,7 +451,7 @@ impl Session {
     }
 
     /// The first page of an entry that is ready.
-    fn head(&self, number: u32) -> Option<Shared> {
+    fn head(&self, number: u32) -> Option<SharedMapping> {
         let head = open_shared(&self.path(number), wire::PAGE).ok()?;
         (head.u32(entry::READY).load(Ordering::Acquire) == 1).then_some(head)
     }
@@ -469,7 +469,7 @@ impl Session {
         refused
     }
 
-    fn open(&mut self, number: u32, head: &Shared) -> Option<Entry> {
+    fn open(&mut self, number: u32, head: &SharedMapping) -> Option<NewEntry> {
         let path = self.path(number);
         let opened = open_entry(&path, number, head, (self.some_sets, self.space));
         self.unopened += u32::from(opened.is_none());
@@ -490,9 +490,9 @@ impl Session {
 fn open_entry(
     path: &Path,
     number: u32,
-    head: &Shared,
+    head: &SharedMapping,
     (some_sets, own_space): (bool, u64),
-) -> Option<Entry> {
+) -> Option<NewEntry> {
     let field = |offset| head.u32(offset).load(Ordering::Relaxed);
     match field(entry::KIND) {
         entry::PROCESS => {
@@ -500,7 +500,7 @@ fn open_entry(
             let (pid, space) = (field(entry::PID), head.u64(process::PID_SPACE));
             let space = space.load(Ordering::Relaxed);
             let is_here = space == own_space || space == 0;
-            Some(Entry::Process(ProcessEntry {
+            Some(NewEntry::Process(ProcessEntry {
                 number,
                 pid: match is_here {
                     true => pid,
@@ -524,7 +524,7 @@ fn open_entry(
             shared
                 .u32(ring::TAKEN)
                 .store(ring::IS_READ, Ordering::SeqCst);
-            Some(Entry::Thread(Ring {
+            Some(NewEntry::Thread(ThreadRing {
                 number,
                 process: field(entry::OWNER),
                 tid: field(entry::TID),
@@ -541,7 +541,7 @@ fn open_entry(
     }
 }
 
-impl Drop for Session {
+impl Drop for EngineSession {
     fn drop(&mut self) {
         self.stop();
         // Best effort. The next recording removes orphans.
@@ -597,7 +597,7 @@ impl ProcessEntry {
     }
 }
 
-impl Ring {
+impl ThreadRing {
     /// TID here, and namespace and TID there if the thread is in another PID namespace.
     pub(crate) fn numbers(&self) -> (u32, Option<(u64, u32)>) {
         (self.tid, self.elsewhere)
@@ -807,7 +807,7 @@ mod tests {
     use super::*;
 
     /// Fills in entry `number` as a thread's engine does.
-    fn fill(session: &Session, number: u32) {
+    fn fill(session: &EngineSession, number: u32) {
         let path = session.path(number);
         let file = File::create_new(&path).unwrap();
         file.set_len(wire::RING_BYTES as u64).unwrap();
@@ -818,7 +818,7 @@ mod tests {
         entry.u32(entry::READY).store(1, Ordering::Release);
     }
 
-    fn wait_for_entry(session: &mut Session) -> Option<Entry> {
+    fn wait_for_entry(session: &mut EngineSession) -> Option<NewEntry> {
         let since = Instant::now();
         while since.elapsed() < 3 * ENTRY_PATIENCE {
             let entry = session.next_entry();
@@ -832,7 +832,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_passed_over_still_comes() {
-        let mut session = Session::create(0).unwrap();
+        let mut session = EngineSession::create(0).unwrap();
         session
             .control
             .u32(control::ENTRIES)

@@ -8,7 +8,7 @@ use crate::engine::words::load;
 
 /// A mark that requires other threads to be read first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Waits {
+pub(crate) struct MarkDependency {
     pub(crate) number: u64,
     pub(crate) before: Before,
 }
@@ -115,7 +115,7 @@ impl Sync {
 
     /// Returns the words of other threads that must be read before this thread continues, if marks up to number
     /// `granted` were read.
-    pub(crate) fn waits(&self, granted: u64) -> Option<Waits> {
+    pub(crate) fn waits(&self, granted: u64) -> Option<MarkDependency> {
         let before = match self.what {
             MarkKind::Acquire(_)
             | MarkKind::Gather(_)
@@ -129,7 +129,7 @@ impl Sync {
             _ => return None,
         };
         let number = self.number;
-        (number > granted).then_some(Waits { number, before })
+        (number > granted).then_some(MarkDependency { number, before })
     }
 }
 

@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 ///
 /// Other processes change the memory at any time. It is therefore accessible only as atomics.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedMapping {
     base: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: the memory is only reached through atomics, which any thread may use.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMapping {}
 
-impl Shared {
+impl SharedMapping {
     /// Maps the first `bytes` of `file`, readable and writable.
     ///
     /// # Errors
     /// Returns the error of `mmap`, or an error if the file is shorter than `bytes`.
-    pub(crate) fn map(file: &File, bytes: usize) -> io::Result<Shared> {
+    pub(crate) fn map(file: &File, bytes: usize) -> io::Result<SharedMapping> {
         if file.metadata()?.len() < bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -42,7 +42,7 @@ impl Shared {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Shared {
+        Ok(SharedMapping {
             base: base.cast(),
             bytes,
         })
@@ -93,7 +93,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: `map` made exactly this mapping and no borrow outlives `self`.
         unsafe { libc::munmap(self.base.cast(), self.bytes) };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use crate::engine::catalogue::{Access, Catalogue};
+use crate::engine::catalogue::{BlockAccess, Catalogue};
 use crate::engine::wire;
 
 /// The word at `at`, if it exists.
@@ -214,7 +214,7 @@ impl<'a> Special<'a> {
         &mut self,
         catalogue: &Catalogue,
         index: u32,
-        access: &Access,
+        access: &BlockAccess,
     ) -> Option<Executed> {
         if self.run.is_none_or(|(number, _)| number != access.run) {
             self.run = self.next_run().map(|addr| (access.run, addr));
@@ -271,7 +271,7 @@ impl<'a> Special<'a> {
 
     /// The next access of a varying instruction. Consecutive pieces, up to the operand's size, are
     /// one access.
-    fn piece(&mut self, access: &Access) -> Option<(AccessKind, u64, u32)> {
+    fn piece(&mut self, access: &BlockAccess) -> Option<(AccessKind, u64, u32)> {
         let (kind, addr, mut size) = self.peek_piece(access.insn)?;
         self.at += 2;
         while let Some((next_kind, next, more)) = self.peek_piece(access.insn) {

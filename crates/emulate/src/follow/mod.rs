@@ -1,5 +1,5 @@
 //! Follows the processes and threads of a session: starts, ends, and whose words are replayed next.
-//! A [`Reader`] interprets the words.
+//! A [`WordReader`] interprets the words.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use memgauge_trace::LossKind;
 
 use crate::engine::catalogue::{Catalogue, CatalogueEvent};
-use crate::engine::session::{Entry, ProcessEntry, Ring, Session};
-use crate::engine::sync::{Before, Waits};
+use crate::engine::session::{EngineSession, NewEntry, ProcessEntry, ThreadRing};
+use crate::engine::sync::{Before, MarkDependency};
 use crate::engine::wire;
-use crate::time::sleep_gate::{Activity, Asleep, AtWork, Behind, Progress, Worked, is_running};
+use crate::time::sleep_gate::{
+    Asleep, AtWork, Behind, ThreadActivity, ThreadProgress, Worked, is_running,
+};
 use crate::time::thread_starts::{START_TIMEOUT, StartMark, ThreadStarts};
 use memgauge_host::sys::process::Watched;
 
@@ -23,7 +25,7 @@ use turns::Turn;
 pub(crate) use turns::words as turn_words;
 
 /// A followed process, from its fork or exec to its end or next exec.
-pub(crate) struct Process<P> {
+pub(crate) struct EmulatedProcess<P> {
     pub(crate) entry: ProcessEntry,
     /// The reader's data about it.
     pub(crate) kept: P,
@@ -39,22 +41,22 @@ pub(crate) struct Process<P> {
 }
 
 /// A followed thread.
-pub(crate) struct Thread<T> {
-    pub(crate) ring: Ring,
+pub(crate) struct EmulatedThread<T> {
+    pub(crate) ring: ThreadRing,
     /// The reader's data about it.
     pub(crate) kept: T,
     /// Mark at which it waits until others have been replayed.
-    waits: Option<Waits>,
+    waits: Option<MarkDependency>,
     /// Number of the last replayed mark.
     passed: u64,
     /// True if its start is known.
     has_begun: bool,
-    activity: Activity,
+    activity: ThreadActivity,
     /// Number of words in its next turn.
     turn_words: usize,
 }
 
-impl<T> Thread<T> {
+impl<T> EmulatedThread<T> {
     /// Returns true if it still runs and all its words have been replayed.
     fn is_dry(&mut self, at: Instant) -> bool {
         self.waits.is_none()
@@ -70,9 +72,9 @@ impl<T> Thread<T> {
     }
 }
 
-impl<P> Process<P> {
+impl<P> EmulatedProcess<P> {
     /// Returns true if a thread continues on a stack that its process was forked with.
-    pub(crate) fn goes_on(&self, ring: &Ring) -> bool {
+    pub(crate) fn goes_on(&self, ring: &ThreadRing) -> bool {
         self.entry.parent.is_some() && ring.tid == self.entry.pid
     }
 
@@ -86,13 +88,13 @@ impl<P> Process<P> {
 /// Origin of a process.
 pub(crate) struct Origin<'a, P> {
     /// Process as it was before its exec. All its words have been replayed.
-    pub(crate) before: Option<&'a Process<P>>,
+    pub(crate) before: Option<&'a EmulatedProcess<P>>,
     /// The process it was forked from, and the number of that process's blocks at the fork.
-    pub(crate) parent: Option<(&'a Process<P>, u32)>,
+    pub(crate) parent: Option<(&'a EmulatedProcess<P>, u32)>,
 }
 
 /// Words of a thread.
-pub(crate) struct Words<'a> {
+pub(crate) struct ThreadWords<'a> {
     pub(crate) all: &'a [AtomicU64],
     /// Index of the first unread word.
     pub(crate) from: usize,
@@ -108,13 +110,13 @@ pub(crate) struct Taken {
     /// Number of the last replayed wait mark, or 0.
     pub(crate) passed: u64,
     /// Mark at which others must be replayed first.
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Option<MarkDependency>,
     /// True if lines moved between the thread's core and others.
     pub(crate) contends: bool,
 }
 
 /// Interprets the words of the followed threads.
-pub(crate) trait Reader {
+pub(crate) trait WordReader {
     type Process;
     type Thread;
 
@@ -129,16 +131,20 @@ pub(crate) trait Reader {
     ) -> Self::Process;
 
     /// Creates the data for a thread that has appeared.
-    fn begin_thread(&mut self, process: &Process<Self::Process>, ring: &Ring) -> Self::Thread;
+    fn begin_thread(
+        &mut self,
+        process: &EmulatedProcess<Self::Process>,
+        ring: &ThreadRing,
+    ) -> Self::Thread;
 
     /// Returns the number of the mark that must be replayed before a thread's first word.
-    fn birth_of(&self, _: &Ring) -> Option<u64> {
+    fn birth_of(&self, _: &ThreadRing) -> Option<u64> {
         None
     }
 
     /// Called once before a thread's first word, when everything before its start has been
     /// replayed.
-    fn begin(&mut self, _: &mut Process<Self::Process>, _tid: u32, _: &mut Self::Thread) {}
+    fn begin(&mut self, _: &mut EmulatedProcess<Self::Process>, _tid: u32, _: &mut Self::Thread) {}
 
     /// Returns the starts that were replayed since the last call.
     fn started(&mut self) -> Vec<StartMark> {
@@ -174,7 +180,7 @@ pub(crate) trait Reader {
     /// Reads a record of a process other than code, which ends at this byte of its catalogue.
     fn observe(
         &mut self,
-        process: &mut Process<Self::Process>,
+        process: &mut EmulatedProcess<Self::Process>,
         catalogue_event: CatalogueEvent,
         bytes: u64,
     );
@@ -182,22 +188,26 @@ pub(crate) trait Reader {
     /// Replays words of thread `tid`.
     fn read(
         &mut self,
-        process: &mut Process<Self::Process>,
+        process: &mut EmulatedProcess<Self::Process>,
         tid: u32,
         thread: &mut Self::Thread,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
     ) -> Taken;
 
     /// Handles a thread that has ended and been replayed completely.
-    fn end_thread(&mut self, process: &mut Process<Self::Process>, thread: Thread<Self::Thread>);
+    fn end_thread(
+        &mut self,
+        process: &mut EmulatedProcess<Self::Process>,
+        thread: EmulatedThread<Self::Thread>,
+    );
 
     /// Handles a process that has ended with its threads, and whose forked children have appeared.
-    fn end_process(&mut self, process: Process<Self::Process>);
+    fn end_process(&mut self, process: EmulatedProcess<Self::Process>);
 
     /// Counts a loss, for a process if it is known.
     fn lose(
         &mut self,
-        process: Option<&Process<Self::Process>>,
+        process: Option<&EmulatedProcess<Self::Process>>,
         kind: LossKind,
         count: u64,
         detail: &str,
@@ -236,10 +246,10 @@ enum Until {
 }
 
 /// All followed processes and threads.
-pub(crate) struct Followed<R: Reader> {
+pub(crate) struct Followed<R: WordReader> {
     pub(crate) reader: R,
-    pub(crate) processes: BTreeMap<u32, Process<R::Process>>,
-    pub(crate) threads: Vec<Thread<R::Thread>>,
+    pub(crate) processes: BTreeMap<u32, EmulatedProcess<R::Process>>,
+    pub(crate) threads: Vec<EmulatedThread<R::Thread>>,
     pub(crate) born: ThreadBirth,
     /// True after the end of the command. No thread gets more room then.
     is_over: bool,
@@ -264,7 +274,7 @@ pub(crate) struct ThreadBirth {
     pub(crate) threads: u32,
 }
 
-impl<R: Reader> Followed<R> {
+impl<R: WordReader> Followed<R> {
     pub(crate) fn new(reader: R, turn_words: usize) -> Followed<R> {
         Followed {
             reader,
@@ -284,7 +294,7 @@ impl<R: Reader> Followed<R> {
 
     /// Reads what is available. With `eager`, also blocks that are still being written. Returns
     /// true if there was anything.
-    pub(crate) fn poll(&mut self, session: &mut Session, eager: bool) -> bool {
+    pub(crate) fn poll(&mut self, session: &mut EngineSession, eager: bool) -> bool {
         let mut busy = self.add_new(session);
         // A sleep that has just been held ends only when everything before it has been read.
         let is_held = self.threads.iter().any(|t| t.ring.held().is_some());
@@ -321,7 +331,7 @@ impl<R: Reader> Followed<R> {
 
     /// Checks which threads run, and ends the sleeps of threads that are not ahead of those. A held
     /// thread that sleeps itself comes before others with later deadlines.
-    fn end_sleeps(&mut self, session: &Session) {
+    fn end_sleeps(&mut self, session: &EngineSession) {
         let (at, mut at_work, mut behind) = (Instant::now(), AtWork::Nobody, Behind::default());
         let mut asleep: Vec<Asleep> = Vec::new();
         self.holds = false;
@@ -332,7 +342,7 @@ impl<R: Reader> Followed<R> {
             let now_ns = self.reader.now(&thread.kept);
             let (ring, activity) = (&thread.ring, &mut thread.activity);
             let unread = ring.unread_words();
-            let progress = Progress {
+            let progress = ThreadProgress {
                 calls: ring.calls(),
                 busy_ns,
                 unread_words: unread,
@@ -402,7 +412,7 @@ impl<R: Reader> Followed<R> {
 
     /// Returns true if a thread runs as soon as the host schedules it, or has started to since the
     /// check.
-    fn is_somebody_woken(&self, session: &Session) -> bool {
+    fn is_somebody_woken(&self, session: &EngineSession) -> bool {
         let mut others = self.threads.iter().filter(|t| t.ring.held().is_none());
         let mut all = self.threads.iter();
         others.any(|t| t.activity.may_be_woken() && is_running(t.ring.tid))
@@ -433,7 +443,7 @@ impl<R: Reader> Followed<R> {
     /// Reads what the ended command and its children left. Returns the number of processes that
     /// still run. Words that they write later are not read. Otherwise a fast writer could keep the
     /// recorder here forever.
-    pub(crate) fn read_to_the_end(&mut self, session: &mut Session) -> u64 {
+    pub(crate) fn read_to_the_end(&mut self, session: &mut EngineSession) -> u64 {
         let ended = Instant::now();
         while self.poll(session, true)
             && (ended.elapsed() < LAST_WORDS || self.live_processes() == 0)
@@ -455,13 +465,13 @@ impl<R: Reader> Followed<R> {
     }
 
     /// Adds the processes and threads that have appeared. Returns true if there were any.
-    fn add_new(&mut self, session: &mut Session) -> bool {
+    fn add_new(&mut self, session: &mut EngineSession) -> bool {
         let mut any = false;
         while let Some(entry) = session.next_entry() {
             any = true;
             match entry {
-                Entry::Process(entry) => self.add_process(entry),
-                Entry::Thread(ring) => self.add_thread(ring),
+                NewEntry::Process(entry) => self.add_process(entry),
+                NewEntry::Thread(ring) => self.add_thread(ring),
             }
         }
         let new = self.threads.iter().filter(|t| !t.has_begun).count();
@@ -490,7 +500,7 @@ impl<R: Reader> Followed<R> {
             before: before.and_then(known),
             parent,
         };
-        let process = Process {
+        let process = EmulatedProcess {
             kept: self.reader.begin_process(&entry, origin),
             watched: Watched::new(entry.pid),
             children: 0,
@@ -523,7 +533,7 @@ impl<R: Reader> Followed<R> {
         threads.any(|t| t.ring.process == number && t.waits.is_some())
     }
 
-    fn add_thread(&mut self, mut ring: Ring) {
+    fn add_thread(&mut self, mut ring: ThreadRing) {
         if self.is_over {
             ring.close();
         }
@@ -546,14 +556,14 @@ impl<R: Reader> Followed<R> {
             false => Before::Start,
         };
         let birth = self.reader.birth_of(&ring);
-        let waits = birth.map(|number| Waits { number, before });
-        self.threads.push(Thread {
+        let waits = birth.map(|number| MarkDependency { number, before });
+        self.threads.push(EmulatedThread {
             has_begun: false,
             ring,
             kept,
             waits,
             passed: 0,
-            activity: Activity::new(Instant::now()),
+            activity: ThreadActivity::new(Instant::now()),
             turn_words: self.turn_words,
         });
     }
@@ -583,7 +593,7 @@ impl<R: Reader> Followed<R> {
         };
         let to = thread.ring.end_of_turn(&unread, most);
         let is_last = to == unread.to;
-        let words = Words {
+        let words = ThreadWords {
             all: thread.ring.words(to),
             from: unread.from,
             whole: is_last && (unread.sealed || until == Until::End),
@@ -656,7 +666,7 @@ impl<R: Reader> Followed<R> {
     }
 
     /// Handles ended threads and processes. With `all`, all count as ended.
-    pub(crate) fn reap(&mut self, session: &mut Session, all: bool) {
+    pub(crate) fn reap(&mut self, session: &mut EngineSession, all: bool) {
         self.unreaped = 0;
         for process in self.processes.values_mut() {
             process.died |= !process.ended && process.watched.ended();
@@ -694,7 +704,7 @@ impl<R: Reader> Followed<R> {
 
     /// Ends the threads that have ended by the state of their ring and process and have no words
     /// left. Without `all`, threads that are ahead of others remain, to be replayed in turns.
-    fn end_threads(&mut self, all: bool, has_ended: impl Fn(&Ring, bool) -> bool) {
+    fn end_threads(&mut self, all: bool, has_ended: impl Fn(&ThreadRing, bool) -> bool) {
         let at = Instant::now();
         for asleep in [false, true] {
             let mut index = 0;
@@ -722,14 +732,14 @@ impl<R: Reader> Followed<R> {
             return false;
         }
         let now = self.reader.now(&thread.kept);
-        let has_words = |t: &Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
+        let has_words = |t: &EmulatedThread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
         let mut others = self.threads.iter();
         others.any(|t| self.reader.now(&t.kept) < now && has_words(t)) || self.reached(at) < now
     }
 
     /// Returns true if a thread is awake, or only sleeping threads remain of its process.
     fn is_last(&self, index: usize, asleep: bool) -> bool {
-        let sleeps = |t: &Thread<_>| self.reader.sleeps(t.ring.tid);
+        let sleeps = |t: &EmulatedThread<_>| self.reader.sleeps(t.ring.tid);
         let ring = &self.threads[index].ring;
         let mut others = self
             .threads
@@ -755,8 +765,9 @@ impl<R: Reader> Followed<R> {
     /// Removes processes that have ended and whose forked children, which copy the parent's state,
     /// have all appeared.
     fn end_processes(&mut self) {
-        let is_done =
-            |p: &Process<_>| p.ended && p.live_threads == 0 && p.children >= p.entry.forks();
+        let is_done = |p: &EmulatedProcess<_>| {
+            p.ended && p.live_threads == 0 && p.children >= p.entry.forks()
+        };
         let all = self.processes.iter();
         let done: Vec<u32> = all.filter(|(_, p)| is_done(p)).map(|(&n, _)| n).collect();
         for number in done {

@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-use super::{Followed, MOST_GO_ON, Reader, Thread, Until};
-use crate::engine::session::Session;
-use crate::engine::sync::{Before, Waits};
+use super::{EmulatedThread, Followed, MOST_GO_ON, Until, WordReader};
+use crate::engine::session::EngineSession;
+use crate::engine::sync::{Before, MarkDependency};
 use crate::engine::wire;
 
 /// Maximum number of line changes per turn, which touch at most 64 KiB of new lines.
@@ -80,7 +80,7 @@ impl Turns {
     }
 }
 
-impl<R: Reader> Followed<R> {
+impl<R: WordReader> Followed<R> {
     /// Replays at most one block of words of each thread, in turns. Returns true if there were any.
     /// If some blocks are full, it also replays blocks that are still being filled, because those
     /// may be ahead in time.
@@ -92,7 +92,7 @@ impl<R: Reader> Followed<R> {
             }
         }
         let mut threads = self.threads.iter();
-        let is_full = |t: &Thread<_>| t.ring.unread_words() >= wire::BLOCK_WORDS;
+        let is_full = |t: &EmulatedThread<_>| t.ring.unread_words() >= wire::BLOCK_WORDS;
         let is_due = until == Until::Now || threads.any(|t| t.waits.is_none() && is_full(t));
         is_due && self.go_in_turns(1, reached, |_, _| true)
     }
@@ -100,7 +100,7 @@ impl<R: Reader> Followed<R> {
     /// Starts a thread if its start mark has been replayed. It does not wait for earlier marks of
     /// other threads. On a busy host, a short thread ends before the next one starts, and its last
     /// marks are later in virtual time.
-    fn begin_if_started(&mut self, index: usize, waits: Waits) {
+    fn begin_if_started(&mut self, index: usize, waits: MarkDependency) {
         if waits.before == Before::Start && self.starts.take_read(waits.number) {
             self.threads[index].waits = None;
             self.begin(index);
@@ -177,7 +177,7 @@ impl<R: Reader> Followed<R> {
     }
 
     /// Continues the waiting threads in the order of their marks. Returns true if there were any.
-    pub(super) fn let_go_on(&mut self, session: &mut Session, reached: Option<u64>) -> bool {
+    pub(super) fn let_go_on(&mut self, session: &mut EngineSession, reached: Option<u64>) -> bool {
         let mut any = false;
         for _ in 0..MOST_GO_ON {
             if self.first_waiting().is_none() || self.many_have_appeared() {
@@ -195,7 +195,7 @@ impl<R: Reader> Followed<R> {
     }
 
     /// Returns the first mark that a thread waits at, and the thread.
-    fn first_waiting(&self) -> Option<(Waits, usize)> {
+    fn first_waiting(&self) -> Option<(MarkDependency, usize)> {
         let all = self.threads.iter().enumerate();
         all.filter_map(|(index, t)| Some((t.waits?, index))).min()
     }
@@ -227,21 +227,21 @@ impl<R: Reader> Followed<R> {
                 _ => break,
             }
         }
-        let (Waits { number, .. }, index) = first;
+        let (MarkDependency { number, .. }, index) = first;
         self.step(index, Until::Now, number, self.threads[index].turn_words);
         true
     }
 
     /// Returns the time up to which threads are replayed before a waiting one continues. Others have
     /// come further since the poll's `reached`, or have words and take no turns now.
-    fn reached_beside(&mut self, reached: u64, waits: &Waits) -> u64 {
+    fn reached_beside(&mut self, reached: u64, waits: &MarkDependency) -> u64 {
         let threads = || self.threads.iter().enumerate();
         // Most waits are for a few words, and need no limit.
-        let is_long = |t: &Thread<_>| t.ring.unread_words() > self.turn_words;
+        let is_long = |t: &EmulatedThread<_>| t.ring.unread_words() > self.turn_words;
         if !threads().any(|(index, t)| is_long(t) && self.is_before(index, waits)) {
             return reached;
         }
-        let has_words = |t: &Thread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
+        let has_words = |t: &EmulatedThread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
         let beside = threads().filter(|(index, t)| has_words(t) && !self.is_before(*index, waits));
         let beside = beside.map(|(_, t)| self.reader.now(&t.kept)).min();
         let reached = beside.map_or(reached, |beside| beside.min(reached));
@@ -250,7 +250,7 @@ impl<R: Reader> Followed<R> {
 
     /// Returns true if a thread must be replayed before a waiting one continues. Others may write
     /// meanwhile, so threads that made no mark since are not replayed further.
-    fn is_before(&self, index: usize, waits: &Waits) -> bool {
+    fn is_before(&self, index: usize, waits: &MarkDependency) -> bool {
         let thread = &self.threads[index];
         let has_ended = || {
             let process = self.processes.get(&thread.ring.process);

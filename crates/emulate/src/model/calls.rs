@@ -56,7 +56,7 @@ pub(crate) struct CallPath {
     /// True if the stack pointer was set since then and may be in another stack.
     switched: bool,
     /// The call or return at the end of the last block.
-    ended: Option<Ended>,
+    block_end: Option<BlockEnd>,
     /// True if the next word is the address of a piece.
     piece: bool,
     /// Words before it were processed.
@@ -73,7 +73,7 @@ struct OpenCall {
 
 /// The end of the block that is being executed.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct BlockEnd {
     calls: bool,
     returns_to: u64,
     /// Number of runs until that of the slot.
@@ -84,9 +84,9 @@ struct Ended {
     slot: Option<u64>,
 }
 
-impl Ended {
+impl BlockEnd {
     /// The end of this block, if its first run came with the block or it has none.
-    fn of(catalogue: &Catalogue, block: &Block, first: Option<u64>) -> Option<Ended> {
+    fn of(catalogue: &Catalogue, block: &Block, first: Option<u64>) -> Option<BlockEnd> {
         let calls = match block.ends {
             Ends::Otherwise => return None,
             Ends::Call => true,
@@ -97,7 +97,7 @@ impl Ended {
         if access.run == wire::RUN_VARYING {
             return None;
         }
-        let mut ended = Ended {
+        let mut end = BlockEnd {
             calls,
             returns_to: block.end(),
             runs_to_come: u32::from(access.run) + 1,
@@ -105,9 +105,9 @@ impl Ended {
             slot: None,
         };
         if let Some(address) = first {
-            ended.come(address);
+            end.come(address);
         }
-        Some(ended)
+        Some(end)
     }
 
     /// Processes a run of the block.
@@ -249,8 +249,8 @@ impl CallPath {
             }
             let (id, address) = (wire::id(word), word & wire::ADDRESS);
             if id == wire::FURTHER_LOADS || id == wire::FURTHER_STORES {
-                if let Some(ended) = &mut self.ended {
-                    ended.come(address);
+                if let Some(end) = &mut self.block_end {
+                    end.come(address);
                 }
             } else if (wire::FIRST_BLOCK..wire::MARKS).contains(&id) {
                 let first = Some(address).filter(|&address| address != wire::NO_ACCESS);
@@ -272,17 +272,17 @@ impl CallPath {
     ) {
         let block = catalogue.block(number);
         let vaddr = block.map(|block| block.vaddr);
-        if let Some((ended, slot)) = self.ended.take().and_then(|e| Some((e, e.slot?))) {
-            self.arrive(all, slot, ended.calls);
+        if let Some((end, slot)) = self.block_end.take().and_then(|e| Some((e, e.slot?))) {
+            self.arrive(all, slot, end.calls);
             self.leave_up_to(slot);
             // A call of the next instruction only reads the instruction pointer. It never returns.
-            if ended.calls && vaddr != Some(ended.returns_to) {
-                self.open(ended.returns_to, slot);
+            if end.calls && vaddr != Some(end.returns_to) {
+                self.open(end.returns_to, slot);
             }
         }
         if let Some(block) = block {
             self.switched |= block.switches_stack;
-            self.ended = Ended::of(catalogue, block, first);
+            self.block_end = BlockEnd::of(catalogue, block, first);
         }
     }
 

@@ -130,7 +130,7 @@ impl HeapMark {
 /// one line of the host's cache: the sums of a large array rarely stay there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
-pub(crate) struct DataSums {
+pub(crate) struct DataCosts {
     pub(crate) l1d: u64,
     pub(crate) stalls: SiteStalls,
     pub(crate) l2: u64,
@@ -144,7 +144,7 @@ pub(crate) struct DataSums {
     pub(crate) stores: u64,
 }
 
-impl DataSums {
+impl DataCosts {
     /// Adds the costs of an access. Tests first, since most misses hit in the second level and most
     /// stores do not stall.
     #[inline]
@@ -167,7 +167,7 @@ impl DataSums {
         }
     }
 
-    fn add_all(&mut self, other: &DataSums) {
+    fn add_all(&mut self, other: &DataCosts) {
         self.l1d += other.l1d;
         self.l2 += other.l2;
         self.llc += other.llc;
@@ -198,11 +198,11 @@ pub(crate) struct AllocationSums {
     pub(crate) temporary: u64,
     /// Bytes of whole lines in its objects that no access has reached yet.
     pub(crate) untouched_bytes: u64,
-    pub(crate) data: DataSums,
+    pub(crate) data: DataCosts,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Object {
+struct HeapObject {
     start: u64,
     bytes: u64,
     /// Address of the first byte that is not copied from a reallocated object.
@@ -220,7 +220,7 @@ struct Object {
     born_ns: u64,
 }
 
-impl Object {
+impl HeapObject {
     /// Address after the last byte. An object of size 0 also has an address of its own.
     fn end(&self) -> u64 {
         self.start + self.bytes.max(1)
@@ -230,7 +230,7 @@ impl Object {
         (self.start..self.end()).contains(&address)
     }
 
-    fn contains(&self, other: &Object) -> bool {
+    fn contains(&self, other: &HeapObject) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
@@ -261,11 +261,11 @@ impl Object {
 /// A page of memory. The fields that a miss needs come first, in one line of the host's cache.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
-struct Page {
+struct DataPage {
     /// Small objects by granule.
     small: Option<Box<[u32; GRANULES]>>,
     /// Costs of data outside objects by line, if there are variables.
-    lines: Option<Box<[DataSums; LINES]>>,
+    lines: Option<Box<[DataCosts; LINES]>>,
     /// Number of changes of large objects when `has_large` was last looked up.
     changes: u64,
     /// True if a large object was on this page then.
@@ -278,7 +278,7 @@ struct Page {
     /// other pages would take too long to visit when it is allocated.
     owner: u64,
     /// Costs of data outside objects, if not by line.
-    elsewhere: DataSums,
+    elsewhere: DataCosts,
 }
 
 /// Allocations of a site since it was last read.
@@ -308,8 +308,8 @@ pub(crate) struct HeapTotals {
 
 /// An object that has ended although its free has not been read.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
-    object: Object,
+struct EndedObject {
+    object: HeapObject,
     /// Virtual time at which its memory was allocated again.
     end_ns: u64,
 }
@@ -339,12 +339,12 @@ impl HeapTotals {
 #[derive(Clone, Debug)]
 pub(crate) struct DataMap {
     /// Pages in order of first use, and their index by page number.
-    page: Vec<Page>,
+    page: Vec<DataPage>,
     places: HashMap<u64, u32>,
     recent: Box<[(u64, u32); RECENT]>,
     by_line: usize,
     /// The first entry is [`NONE`].
-    objects: Vec<Object>,
+    objects: Vec<HeapObject>,
     unused: Vec<u32>,
     large: BTreeMap<u64, u32>,
     /// Objects of `malloc` and the like that a pool hands out in pieces. They are neither in `large`
@@ -358,7 +358,7 @@ pub(crate) struct DataMap {
     early: BTreeMap<(u64, u64), u64>,
     /// Objects that ended because their memory was allocated again, by address and number of the
     /// allocation.
-    awaited: BTreeMap<(u64, u64), Ended>,
+    awaited: BTreeMap<(u64, u64), EndedObject>,
     /// Number of changes of `large`.
     changes: u64,
     sites: Vec<(AllocatedBy, AllocationSums)>,
@@ -380,7 +380,7 @@ impl Default for DataMap {
             places: HashMap::new(),
             recent: Box::new([(u64::MAX, 0); RECENT]),
             by_line: 0,
-            objects: vec![Object::default()],
+            objects: vec![HeapObject::default()],
             unused: Vec::new(),
             large: BTreeMap::new(),
             arenas: BTreeMap::new(),
@@ -460,7 +460,7 @@ impl DataMap {
                 by,
                 number,
             } => {
-                let object = Object {
+                let object = HeapObject {
                     start: address,
                     bytes,
                     new_from: address + kept_bytes.min(bytes),
@@ -495,7 +495,7 @@ impl DataMap {
         }
     }
 
-    fn allocate(&mut self, object: Object, now_ns: u64) {
+    fn allocate(&mut self, object: HeapObject, now_ns: u64) {
         let start = object.start;
         let of_start = (start, object.number)..(start, u64::MAX);
         let freed = self.early.range(of_start).next();
@@ -509,7 +509,7 @@ impl DataMap {
             note(
                 &mut self.awaited,
                 (start, object.number),
-                Ended { object, end_ns },
+                EndedObject { object, end_ns },
             );
             self.count_past(&object, end_ns);
             return self.end_at(&object, end_ns);
@@ -545,7 +545,7 @@ impl DataMap {
     /// Subtracts an object from the bytes in use at `end_ns`, or at its allocation if that is
     /// later. Clocks of threads that do not wait for each other differ, so a free may seem to be
     /// earlier.
-    fn end_at(&mut self, object: &Object, end_ns: u64) {
+    fn end_at(&mut self, object: &HeapObject, end_ns: u64) {
         let end_ns = end_ns.max(object.born_ns);
         self.peak.add(
             end_ns,
@@ -555,7 +555,7 @@ impl DataMap {
     }
 
     /// Counts an object that ended before its allocation was read.
-    fn count_past(&mut self, object: &Object, end_ns: u64) {
+    fn count_past(&mut self, object: &HeapObject, end_ns: u64) {
         let bytes = object.bytes as i64;
         self.peak
             .add(object.born_ns, object.site, HeapAmount::exact(bytes));
@@ -574,7 +574,7 @@ impl DataMap {
     /// function freed them. If one of the overlapping objects is newer, nothing ends, and the time
     /// of its allocation is returned. An object of `malloc` in which a pool places the new one
     /// becomes an arena.
-    fn end_overlapped(&mut self, new: &Object, now_ns: u64) -> Option<u64> {
+    fn end_overlapped(&mut self, new: &HeapObject, now_ns: u64) -> Option<u64> {
         let mut older = self.small_within(new.start, new.end());
         let below = self.large.range(..new.end()).rev();
         let large = below.map(|(_, &id)| id);
@@ -606,7 +606,7 @@ impl DataMap {
     fn end_unfreed(&mut self, id: u32, now_ns: u64) {
         let object = self.objects[id as usize];
         let end_ns = now_ns.max(object.born_ns);
-        let ended = Ended { object, end_ns };
+        let ended = EndedObject { object, end_ns };
         note(&mut self.awaited, (object.start, object.number), ended);
         self.end(id, now_ns);
     }
@@ -679,7 +679,7 @@ impl DataMap {
     }
 
     /// Processes a free. Returns the freed object if its allocation has been read.
-    fn free(&mut self, address: u64, number: u64, now_ns: u64) -> Option<Object> {
+    fn free(&mut self, address: u64, number: u64, now_ns: u64) -> Option<HeapObject> {
         let id = match self.large.get(&address) {
             Some(&id) => id,
             None => self.small_between(address, address + 1).unwrap_or(NONE),
@@ -706,7 +706,7 @@ impl DataMap {
 
     /// Processes the free of an object that ended when its memory was allocated again. If the free
     /// was earlier in virtual time, corrects the bytes in use between the two.
-    fn end_earlier(&mut self, ended: &Ended, freed_ns: u64) {
+    fn end_earlier(&mut self, ended: &EndedObject, freed_ns: u64) {
         let object = &ended.object;
         let freed_ns = freed_ns.max(object.born_ns);
         if !object.is_inherited && freed_ns < ended.end_ns {
@@ -733,7 +733,11 @@ impl DataMap {
 
     /// Calls `change` for each page with new lines of an object. Skips pages that a large object
     /// covers entirely, because there may be many.
-    fn each_shared_page(&mut self, object: &Object, mut change: impl FnMut(&mut Page, u64)) {
+    fn each_shared_page(
+        &mut self,
+        object: &HeapObject,
+        mut change: impl FnMut(&mut DataPage, u64),
+    ) {
         let lines = object.new_lines();
         let pages = lines.start / PAGE..lines.end.div_ceil(PAGE);
         if lines.is_empty() {
@@ -757,7 +761,7 @@ impl DataMap {
     }
 
     /// Marks the new lines of an object as untouched.
-    fn begin_untouched(&mut self, object: &Object) {
+    fn begin_untouched(&mut self, object: &HeapObject) {
         let lines = object.new_lines();
         if lines.is_empty() {
             return;
@@ -772,7 +776,7 @@ impl DataMap {
         });
     }
 
-    fn end_untouched(&mut self, object: &Object) {
+    fn end_untouched(&mut self, object: &HeapObject) {
         self.each_shared_page(object, |page, bits| {
             if page.owner == 0 {
                 page.untouched &= !bits;
@@ -781,7 +785,7 @@ impl DataMap {
     }
 
     /// Subtracts the untouched bytes of an object from its site.
-    fn forget_untouched(&mut self, object: &Object) {
+    fn forget_untouched(&mut self, object: &HeapObject) {
         if object.is_inherited {
             return;
         }
@@ -865,7 +869,7 @@ impl DataMap {
         }
     }
 
-    fn set_granules(&mut self, object: &Object, id: u32) {
+    fn set_granules(&mut self, object: &HeapObject, id: u32) {
         let mut at = object.start;
         while at < object.end() {
             let end = (at / PAGE + 1).wrapping_mul(PAGE).min(object.end());
@@ -889,11 +893,11 @@ impl DataMap {
             let (page, by_line) = (&mut self.page, &mut self.by_line);
             let place = *self.places.entry(number).or_insert_with(|| {
                 let lines = (*by_line < MAX_PAGES_BY_LINE && has_variables())
-                    .then(|| Box::new([DataSums::default(); LINES]));
+                    .then(|| Box::new([DataCosts::default(); LINES]));
                 *by_line += usize::from(lines.is_some());
-                page.push(Page {
+                page.push(DataPage {
                     lines,
-                    ..Page::default()
+                    ..DataPage::default()
                 });
                 (page.len() - 1) as u32
             });
@@ -922,7 +926,7 @@ impl DataMap {
         for place in known {
             let page = &mut self.page[place as usize];
             if page.lines.is_none() && self.by_line < MAX_PAGES_BY_LINE {
-                page.lines = Some(Box::new([DataSums::default(); LINES]));
+                page.lines = Some(Box::new([DataCosts::default(); LINES]));
                 self.by_line += 1;
             }
         }
@@ -968,7 +972,7 @@ impl DataMap {
 
     /// The sums of an object, or of the line or page of an address outside of objects.
     #[inline]
-    fn sums_of(&mut self, id: u32, place: u32, address: u64) -> &mut DataSums {
+    fn sums_of(&mut self, id: u32, place: u32, address: u64) -> &mut DataCosts {
         if id != NONE {
             let site = self.objects[id as usize].site;
             return &mut self.sites[site as usize].1.data;
@@ -1110,12 +1114,12 @@ impl DataMap {
     /// Returns the costs of data outside objects since the last call, by the first address: of
     /// lines or pages if there are variables (of pieces if there are many pages), otherwise of
     /// mappings.
-    pub(crate) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataSums> {
-        let mut all: BTreeMap<u64, DataSums> = BTreeMap::new();
+    pub(crate) fn take_elsewhere(&mut self, space: &AddressSpace) -> BTreeMap<u64, DataCosts> {
+        let mut all: BTreeMap<u64, DataCosts> = BTreeMap::new();
         // Most lines have no new costs, so their address is computed only when needed.
-        let mut add = |sums: &mut DataSums, first: &dyn Fn() -> u64| {
+        let mut add = |sums: &mut DataCosts, first: &dyn Fn() -> u64| {
             let gained = std::mem::take(sums);
-            if gained != DataSums::default() {
+            if gained != DataCosts::default() {
                 all.entry(first()).or_default().add_all(&gained);
             }
         };
@@ -1153,10 +1157,10 @@ impl DataMap {
 
     fn forget_elsewhere(&mut self) {
         for page in &mut self.page {
-            page.elsewhere = DataSums::default();
+            page.elsewhere = DataCosts::default();
             page.lines
                 .iter_mut()
-                .for_each(|lines| lines.fill(DataSums::default()));
+                .for_each(|lines| lines.fill(DataCosts::default()));
         }
     }
 }

@@ -63,21 +63,21 @@ fn from_file(path: &Path) -> Result<Config> {
 }
 
 /// A cache as sysfs describes it.
-struct Found {
+struct SysfsCache {
     level: u32,
     data: bool,
     size_bytes: u64,
     ways: u32,
 }
 
-fn read_cache(dir: &Path) -> Option<Found> {
+fn read_cache(dir: &Path) -> Option<SysfsCache> {
     let get = |file: &str| {
         read_to_string(dir.join(file))
             .ok()
             .map(|s| s.trim().to_owned())
     };
     let kib = get("size")?.strip_suffix('K')?.parse::<u64>().ok()?;
-    Some(Found {
+    Some(SysfsCache {
         level: get("level")?.parse().ok()?,
         data: get("type")? != "Instruction",
         size_bytes: kib * 1024,
@@ -85,7 +85,7 @@ fn read_cache(dir: &Path) -> Option<Found> {
     })
 }
 
-fn caches() -> Vec<Found> {
+fn caches() -> Vec<SysfsCache> {
     (0..8)
         .filter_map(|i| read_cache(&Path::new(CACHES).join(format!("index{i}"))))
         .collect()

@@ -15,7 +15,7 @@ use crate::engine::catalogue::CatalogueEvent;
 
 /// A change of a process's memory.
 #[derive(Clone, Debug)]
-enum Change {
+enum AdviceChange {
     Advise(Range<u64>),
     /// Unmapped, mapped anew, or advised against.
     Clear(Range<u64>),
@@ -27,7 +27,7 @@ pub(crate) struct HugePages {
     /// Advised ranges by start. They do not overlap.
     advised: BTreeMap<u64, u64>,
     /// Changes that no thread has reached, with the end of their record in the catalogue.
-    ahead: VecDeque<(u64, Change)>,
+    ahead: VecDeque<(u64, AdviceChange)>,
     /// Whole huge pages within the advised ranges, in order.
     whole: Arc<[Range<u64>]>,
 }
@@ -52,15 +52,15 @@ impl HugePages {
     /// Notes a change whose record ends at `bytes` of the catalogue.
     pub(crate) fn observe(&mut self, event: &CatalogueEvent, bytes: u64) {
         let change = match event {
-            CatalogueEvent::Advised(range, true) => Change::Advise(range.clone()),
+            CatalogueEvent::Advised(range, true) => AdviceChange::Advise(range.clone()),
             // Most programs never advise. Nothing has to be kept for them.
             _ if self.advised.is_empty() && self.ahead.is_empty() => return,
             CatalogueEvent::Advised(range, false) | CatalogueEvent::Unmapped(range) => {
-                Change::Clear(range.clone())
+                AdviceChange::Clear(range.clone())
             }
             // Thread-local variables are inside another mapping, which keeps its pages.
             CatalogueEvent::Mapped(_, mapping) if mapping.is_thread_local() => return,
-            CatalogueEvent::Mapped(start, mapping) => Change::Clear(*start..mapping.end),
+            CatalogueEvent::Mapped(start, mapping) => AdviceChange::Clear(*start..mapping.end),
             _ => return,
         };
         self.ahead.push_back((bytes, change));
@@ -69,20 +69,21 @@ impl HugePages {
     /// Applies the changes in the first `bytes` of the catalogue, which a thread has reached.
     pub(crate) fn reach(&mut self, bytes: u64) {
         let mut has_changed = false;
-        let is_reached =
-            |ahead: &VecDeque<(u64, Change)>| ahead.front().is_some_and(|(end, _)| *end <= bytes);
+        let is_reached = |ahead: &VecDeque<(u64, AdviceChange)>| {
+            ahead.front().is_some_and(|(end, _)| *end <= bytes)
+        };
         while is_reached(&self.ahead) {
             let Some((_, change)) = self.ahead.pop_front() else {
                 break;
             };
-            let (Change::Advise(range) | Change::Clear(range)) = &change;
+            let (AdviceChange::Advise(range) | AdviceChange::Clear(range)) = &change;
             // Advice for an empty range must not split the advised range around it.
             if range.is_empty() {
                 continue;
             }
             has_changed = true;
             self.clear(range);
-            if let Change::Advise(range) = change {
+            if let AdviceChange::Advise(range) = change {
                 self.advise(range);
             }
         }

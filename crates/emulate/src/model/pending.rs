@@ -33,7 +33,7 @@ pub(crate) enum PendingKind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
+pub(crate) struct PendingEvent {
     /// Executions since the previous event, including this one.
     pub(crate) ran: Tally,
     pub(crate) addr: u64,
@@ -45,8 +45,8 @@ pub(crate) struct Event {
 
 /// Waiting events in order, and what was executed since the last one.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
-    noted: Vec<Event>,
+pub(crate) struct PendingEvents {
+    noted: Vec<PendingEvent>,
     /// Maximum number of events in `noted`. 0 once an event must be completed before the next
     /// access.
     limit: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Events {
     pub(crate) ran: Tally,
 }
 
-impl Events {
+impl PendingEvents {
     /// Completes each event before the next access if `at_once` is set.
     pub(crate) fn set_limit(&mut self, at_once: bool) {
         self.usual_limit = if at_once { 1 } else { MAX_EVENTS };
@@ -76,7 +76,7 @@ impl Events {
         if missed.at_once() {
             self.limit = 0;
         }
-        self.noted.push(Event {
+        self.noted.push(PendingEvent {
             ran,
             addr,
             missed,
@@ -96,12 +96,12 @@ impl Events {
     }
 
     /// Removes and returns the events. The caller gives the vector back.
-    pub(crate) fn take(&mut self) -> Vec<Event> {
+    pub(crate) fn take(&mut self) -> Vec<PendingEvent> {
         self.limit = self.usual_limit;
         std::mem::take(&mut self.noted)
     }
 
-    pub(crate) fn give_back(&mut self, mut noted: Vec<Event>) {
+    pub(crate) fn give_back(&mut self, mut noted: Vec<PendingEvent>) {
         noted.clear();
         self.noted = noted;
     }

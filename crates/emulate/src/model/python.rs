@@ -28,7 +28,7 @@ use crate::engine::python_code::PythonCode;
 use crate::engine::wire;
 use crate::engine::words::{load, origin};
 use crate::model::calls::{CallPath, ProcessCalls, PythonCall};
-use crate::model::data::DataSums;
+use crate::model::data::DataCosts;
 
 /// Maximum number of frames. Deeper recursion keeps the outer part.
 const MAX_FRAMES: usize = 1 << 16;
@@ -39,7 +39,7 @@ pub(crate) const MARK_WORDS: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct PythonProgram {
     codes: HashMap<u64, Rc<PythonCode>>,
-    sums: Vec<LineSums>,
+    sums: Vec<PythonLineCosts>,
     /// Index in `sums` by number of the code and line.
     places: HashMap<(u64, Option<u32>), u32>,
     /// Frames in which memory was allocated. The number of an entry is its index plus 1.
@@ -57,13 +57,13 @@ const ALLOCATION_FRAMES: usize = 12;
 
 /// Costs of a line since they were last written.
 #[derive(Debug)]
-pub(crate) struct LineSums {
+pub(crate) struct PythonLineCosts {
     pub(crate) code: Rc<PythonCode>,
     pub(crate) line: Option<u32>,
     pub(crate) instructions: u64,
     /// Millicycles of the elements of string instructions.
     pub(crate) string_millicycles: u64,
-    pub(crate) costs: DataSums,
+    pub(crate) costs: DataCosts,
 }
 
 impl PythonProgram {
@@ -95,8 +95,8 @@ impl PythonProgram {
     }
 
     /// Costs of each line, which start at zero again.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = LineSums> {
-        self.sums.iter_mut().map(|sums| LineSums {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = PythonLineCosts> {
+        self.sums.iter_mut().map(|sums| PythonLineCosts {
             code: sums.code.clone(),
             line: sums.line,
             instructions: std::mem::take(&mut sums.instructions),
@@ -108,12 +108,12 @@ impl PythonProgram {
     fn place(&mut self, number: u64, code: &Rc<PythonCode>, line: Option<u32>) -> u32 {
         let sums = &mut self.sums;
         *self.places.entry((number, line)).or_insert_with(|| {
-            sums.push(LineSums {
+            sums.push(PythonLineCosts {
                 code: code.clone(),
                 line,
                 instructions: 0,
                 string_millicycles: 0,
-                costs: DataSums::default(),
+                costs: DataCosts::default(),
             });
             sums.len() as u32 - 1
         })
@@ -242,7 +242,7 @@ impl PythonPath {
         }
     }
 
-    fn line_sums<'a>(&self, program: &'a mut PythonProgram) -> Option<&'a mut LineSums> {
+    fn line_sums<'a>(&self, program: &'a mut PythonProgram) -> Option<&'a mut PythonLineCosts> {
         let frame = self.frames.last()?;
         program.sums.get_mut(frame.place as usize)
     }

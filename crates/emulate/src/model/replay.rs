@@ -3,8 +3,8 @@
 //! This is the hot path of a recording: every block and every access of the program passes here. A
 //! word costs a lookup of the slot that last held its line and page, and a sum. If it misses there,
 //! the first level fills the line immediately. The work of the lower levels is recorded as an
-//! [`Event`] and completed later, many events at a time. The hot loop treats all words the same
-//! way, so it has no other branch that depends on them.
+//! [`PendingEvent`] and completed later, many events at a time. The hot loop treats all words the
+//! same way, so it has no other branch that depends on them.
 //!
 //! Rejected: a loop over blocks and their runs of accesses, which took two and a half times as
 //! long.
@@ -24,7 +24,7 @@ use crate::model::calls::ProcessCalls;
 use crate::model::costs::{SiteMisses, SiteStalls};
 use crate::model::data::{DataMap, HeapMark};
 use crate::model::moves::MovesOf;
-use crate::model::pending::{Event, Events, PendingKind};
+use crate::model::pending::{PendingEvent, PendingEvents, PendingKind};
 use crate::model::python::{self, PythonProgram};
 use crate::model::sharing::{SharingPlace, ThreadSharing};
 
@@ -32,7 +32,7 @@ const LINE: u64 = LINE_BYTES as u64;
 
 /// Data that a process's threads share.
 #[derive(Default)]
-pub(crate) struct Program {
+pub(crate) struct ReplayedProgram {
     pub(crate) catalogue: Catalogue,
     /// Misses of each access of the catalogue.
     pub(crate) sites: Vec<SiteMisses>,
@@ -53,7 +53,7 @@ pub(crate) struct Program {
     pub(crate) data: Option<Box<DataMap>>,
 }
 
-impl Program {
+impl ReplayedProgram {
     /// Enters or leaves the recorded regions of interest.
     pub(crate) fn set_outside(&mut self, is_outside: bool) {
         if self.is_outside != is_outside {
@@ -83,7 +83,7 @@ pub(crate) struct Cursor {
     /// Number of words that belong to no block.
     pub(crate) stray: u64,
     /// Empty between two slices.
-    events: Events,
+    events: PendingEvents,
     /// State of the full passes with `--sets`.
     peek: sets::Peek,
     /// Lines that the thread shares with other threads.
@@ -110,16 +110,16 @@ pub(crate) trait OverflowSink {
     fn take(&mut self, core: &mut Core, ip: VirtAddr);
 
     /// Called when the words before `end` have been executed.
-    fn follow(&mut self, _program: &mut Program, _words: &[AtomicU64], _end: usize) {}
+    fn follow(&mut self, _program: &mut ReplayedProgram, _words: &[AtomicU64], _end: usize) {}
 
     /// Charges the cost of an access to the line of Python at the words followed so far.
-    fn charge_python(&mut self, _program: &mut Program, _outcome: &Outcome) {}
+    fn charge_python(&mut self, _program: &mut ReplayedProgram, _outcome: &Outcome) {}
 
     /// Charges the time of the elements of a string instruction to that line.
-    fn charge_python_string(&mut self, _program: &mut Program, _millicycles: u64) {}
+    fn charge_python_string(&mut self, _program: &mut ReplayedProgram, _millicycles: u64) {}
 
     /// Returns the number of the frames of Python at the words followed so far, or 0 without any.
-    fn python_frames(&mut self, _program: &mut Program) -> u32 {
+    fn python_frames(&mut self, _program: &mut ReplayedProgram) -> u32 {
         0
     }
 }
@@ -128,7 +128,7 @@ pub(crate) trait OverflowSink {
 pub(crate) struct Replay<'a, D: OverflowSink> {
     pub(crate) core: &'a mut Core,
     pub(crate) shared: &'a mut Shared,
-    pub(crate) program: &'a mut Program,
+    pub(crate) program: &'a mut ReplayedProgram,
     pub(crate) cursor: &'a mut Cursor,
     pub(crate) due: &'a mut D,
     /// Index of the first word whose instructions have not retired.
@@ -189,7 +189,7 @@ fn take_runs(
     core: &mut Core,
     shared: &Shared,
     entries: &mut Entries,
-    events: &mut Events,
+    events: &mut PendingEvents,
     words: &[AtomicU64],
     mut at: usize,
 ) -> usize {
@@ -237,7 +237,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     pub(crate) fn new(
         core: &'a mut Core,
         shared: &'a mut Shared,
-        program: &'a mut Program,
+        program: &'a mut ReplayedProgram,
         cursor: &'a mut Cursor,
         due: &'a mut D,
     ) -> Self {
@@ -259,7 +259,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     pub(crate) fn repeated(
         core: &'a mut Core,
         shared: &'a mut Shared,
-        program: &'a mut Program,
+        program: &'a mut ReplayedProgram,
         cursor: &'a mut Cursor,
         due: &'a mut D,
         moves: Option<MovesOf<'a>>,
@@ -452,7 +452,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     /// Finds the access of an event. Without a known run, the event remains unchanged.
     #[inline(always)]
-    fn look_up(&mut self, words: &[AtomicU64], event: &mut Event) {
+    fn look_up(&mut self, words: &[AtomicU64], event: &mut PendingEvent) {
         if event.what != PendingKind::AccessRun {
             return;
         }
@@ -470,7 +470,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     /// Returns the access of a run that an event belongs to: the first one in its line. The event
     /// gets its address.
     #[inline(always)]
-    fn access_at(&self, words: &[AtomicU64], event: &mut Event) -> Option<u32> {
+    fn access_at(&self, words: &[AtomicU64], event: &mut PendingEvent) -> Option<u32> {
         let at = event.at as usize;
         let (_, run) = self.run_at(words, at)?;
         if !wire::is_other_line(load(words, at)?) {
@@ -494,7 +494,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         Some((block, self.program.catalogue.run(block, number?)?))
     }
 
-    fn supply(&mut self, words: &[AtomicU64], event: &Event, index: u32) {
+    fn supply(&mut self, words: &[AtomicU64], event: &PendingEvent, index: u32) {
         let access = self.program.catalogue.access(index);
         let (addr, size) = (event.addr, u32::from(access.size));
         self.note_store(access.kind, addr);
@@ -534,7 +534,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     /// Returns the bytes of a line that the accesses of a run touch.
-    fn bytes_in_line(&self, words: &[AtomicU64], event: &Event, index: u32) -> LineBytes {
+    fn bytes_in_line(&self, words: &[AtomicU64], event: &PendingEvent, index: u32) -> LineBytes {
         let catalogue = &self.program.catalogue;
         let mut bytes = LineBytes::default();
         let mut add = |index: u32, addr: u64| {
@@ -809,11 +809,11 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     /// Performs a prefetch that the first level lacked a part of.
-    fn prefetch(&mut self, words: &[AtomicU64], event: &Event, index: u32) {
+    fn prefetch(&mut self, words: &[AtomicU64], event: &PendingEvent, index: u32) {
         let outcome = self.core.prefetch(self.shared, event.missed, event.addr);
         if !self.program.is_outside {
             charge(self.program, index, &outcome);
-            let Program { data, space, .. } = &mut *self.program;
+            let ReplayedProgram { data, space, .. } = &mut *self.program;
             if let Some(data) = data.as_mut().filter(|_| !self.is_repeated) {
                 data.charge_prefetch(event.addr, &outcome, space);
             }
@@ -919,7 +919,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if !is_outside {
             charge(self.program, index, outcome);
         }
-        let Program { data, space, .. } = &mut *self.program;
+        let ReplayedProgram { data, space, .. } = &mut *self.program;
         match data {
             // A repeated word is older than the latest allocations.
             _ if self.is_repeated => {}
@@ -949,7 +949,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     ) -> Option<usize> {
         let catalogue = &self.program.catalogue;
         let mut special = Special::of(catalogue, number, &words[at + 1..], whole)?;
-        let mut sum = Sum::new(catalogue.block(number)?.tally);
+        let mut sum = SpecialBlockCounts::new(catalogue.block(number)?.tally);
         self.complete(words);
         self.settle(words, at);
         sum.insns -= u32::from(special.goes_on(&mut self.cursor.repeating));
@@ -1011,7 +1011,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             if !special.repeat(&self.program.catalogue) {
                 break;
             }
-            (sum, times) = (Sum::default(), 1);
+            (sum, times) = (SpecialBlockCounts::default(), 1);
         }
         let taken = 1 + special.len();
         self.retired_to = at + taken;
@@ -1022,7 +1022,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     fn count_special(
         &mut self,
         number: u32,
-        once: Sum,
+        once: SpecialBlockCounts,
         times: u32,
         words: &[AtomicU64],
         at: usize,
@@ -1051,7 +1051,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    fn retire_sum(&mut self, sum: Sum, words: &[AtomicU64], at: usize) {
+    fn retire_sum(&mut self, sum: SpecialBlockCounts, words: &[AtomicU64], at: usize) {
         let (insns, loads) = (sum.insns, sum.loads);
         if sum.string_millicycles > 0 {
             self.core.repeat_string(sum.string_millicycles);
@@ -1064,7 +1064,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
 /// Charges an access's misses to its code location.
 #[inline(always)]
-fn charge(program: &mut Program, index: u32, outcome: &Outcome) {
+fn charge(program: &mut ReplayedProgram, index: u32, outcome: &Outcome) {
     let sites = &mut program.sites;
     if index as usize >= sites.len() {
         let accesses = program.catalogue.access_count();
@@ -1109,7 +1109,7 @@ impl Touched {
 
 /// Counts that an execution of a special block adds.
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct SpecialBlockCounts {
     insns: u32,
     loads: u32,
     stores: u32,
@@ -1141,9 +1141,9 @@ impl StringElement {
     }
 }
 
-impl Sum {
-    fn new(tally: Tally) -> Sum {
-        Sum {
+impl SpecialBlockCounts {
+    fn new(tally: Tally) -> SpecialBlockCounts {
+        SpecialBlockCounts {
             insns: tally.insns(),
             loads: tally.loads(),
             stores: tally.stores(),
@@ -1153,12 +1153,12 @@ impl Sum {
     }
 
     /// Counts of a repetition, which is not an instruction of its own.
-    fn again(self) -> Sum {
-        Sum { insns: 0, ..self }
+    fn again(self) -> SpecialBlockCounts {
+        SpecialBlockCounts { insns: 0, ..self }
     }
 
-    fn times(self, times: u32) -> Sum {
-        Sum {
+    fn times(self, times: u32) -> SpecialBlockCounts {
+        SpecialBlockCounts {
             insns: self.insns,
             loads: self.loads * times,
             stores: self.stores * times,

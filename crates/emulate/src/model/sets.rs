@@ -111,9 +111,9 @@ pub(crate) struct ClassSums {
 
 /// Bit mask of the classes with separate counts, or 0 if all share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Groups(u64);
+pub(crate) struct ClassMask(u64);
 
-impl Groups {
+impl ClassMask {
     /// Number of sums.
     pub(crate) fn count(self) -> usize {
         self.0.count_ones().max(1) as usize
@@ -338,8 +338,8 @@ impl ClassSums {
 
     /// The classes with separate counts by code location: the modelled ones. If all classes are
     /// modelled, nothing is estimated and they share one count.
-    pub(crate) fn groups(&self) -> Groups {
-        Groups(match self.sample.one_in {
+    pub(crate) fn groups(&self) -> ClassMask {
+        ClassMask(match self.sample.one_in {
             1 => 0,
             _ => self.classes,
         })

@@ -14,22 +14,24 @@ use memgauge_trace::{LossKind, catalogue as events};
 
 use super::roi::{RegionMark, RegionMarkKind};
 use crate::engine::catalogue::{Block, Catalogue, CatalogueEvent, ExecutedSums};
-use crate::engine::session::{ProcessEntry, Ring, Session};
+use crate::engine::session::{EngineSession, ProcessEntry, ThreadRing};
 use crate::engine::sync::{MarkKind, Sync};
 use crate::engine::wire;
-use crate::follow::{self, Origin, Reader, Taken, Words};
+use crate::follow::{self, Origin, Taken, ThreadWords, WordReader};
 use crate::model::huge_pages::HugePages;
-use crate::model::replay::{Cursor, Program};
+use crate::model::replay::{Cursor, ReplayedProgram};
 use crate::time::thread_starts::StartMark;
-use crate::time::waits::{Marker, Waits, host_ns};
+use crate::time::waits::{MarkOrigin, Waits, host_ns};
 
-pub(crate) type Process<S> = follow::Process<ModelledProcess<<S as ModelSink>::Process>>;
-pub(crate) type Thread<S> = follow::Thread<ModelledThread<<S as ModelSink>::Thread>>;
+pub(crate) type ReplayedProcess<S> =
+    follow::EmulatedProcess<ModelledProcess<<S as ModelSink>::Process>>;
+pub(crate) type ReplayedThread<S> =
+    follow::EmulatedThread<ModelledThread<<S as ModelSink>::Thread>>;
 
 /// State of a process.
 #[derive(Default)]
 pub(crate) struct ModelledProcess<P> {
-    pub(crate) program: Program,
+    pub(crate) program: ReplayedProgram,
     /// Names of regions of interest by number.
     pub(crate) regions: BTreeMap<u32, String>,
     /// Latest virtual time of its threads.
@@ -53,7 +55,7 @@ pub(crate) struct ModelledThread<T> {
 
 /// A thread whose words are replayed.
 pub(crate) struct RunningThread<'a, S: ModelSink> {
-    pub(crate) process: &'a mut Process<S>,
+    pub(crate) process: &'a mut ReplayedProcess<S>,
     pub(crate) tid: u32,
     pub(crate) thread: &'a mut ModelledThread<S::Thread>,
 }
@@ -84,8 +86,8 @@ pub(crate) trait ModelSink: Sized {
     /// Creates the sink's data for a thread that has appeared, and sets up its core.
     fn begin_thread(
         &mut self,
-        process: &Process<Self>,
-        ring: &Ring,
+        process: &ReplayedProcess<Self>,
+        ring: &ThreadRing,
         core: &mut Core,
         new: NewCore,
     ) -> Self::Thread;
@@ -101,7 +103,7 @@ pub(crate) trait ModelSink: Sized {
 
     /// Reads a record of a process's catalogue, which ends at this byte, except those of code and
     /// regions.
-    fn observe(&mut self, process: &mut Process<Self>, event: CatalogueEvent, bytes: u64);
+    fn observe(&mut self, process: &mut ReplayedProcess<Self>, event: CatalogueEvent, bytes: u64);
 
     /// Handles the name of a region of interest, which a process has from now on.
     fn name_region(&mut self, _name: &str) {}
@@ -114,7 +116,7 @@ pub(crate) trait ModelSink: Sized {
         &mut self,
         machine: &mut Machine,
         running: &mut RunningThread<'_, Self>,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
         from: usize,
     ) -> usize;
 
@@ -140,8 +142,8 @@ pub(crate) trait ModelSink: Sized {
     fn retire_rest(
         &mut self,
         _core: &mut Core,
-        _process: &mut Process<Self>,
-        _: &mut Thread<Self>,
+        _process: &mut ReplayedProcess<Self>,
+        _: &mut ReplayedThread<Self>,
     ) {
     }
 
@@ -149,15 +151,21 @@ pub(crate) trait ModelSink: Sized {
     fn end_thread(
         &mut self,
         core: &mut Core,
-        process: &mut Process<Self>,
-        thread: &mut Thread<Self>,
+        process: &mut ReplayedProcess<Self>,
+        thread: &mut ReplayedThread<Self>,
     );
 
     /// Handles a process that has ended with its threads.
-    fn end_process(&mut self, machine: &Machine, process: &mut Process<Self>);
+    fn end_process(&mut self, machine: &Machine, process: &mut ReplayedProcess<Self>);
 
     /// Counts a loss, for a process if it is known. `count` is not 0.
-    fn lose(&mut self, process: Option<&Process<Self>>, kind: LossKind, count: u64, detail: &str);
+    fn lose(
+        &mut self,
+        process: Option<&ReplayedProcess<Self>>,
+        kind: LossKind,
+        count: u64,
+        detail: &str,
+    );
 }
 
 /// Executions that cannot be charged to the code of a process.
@@ -283,7 +291,7 @@ impl<S: ModelSink> ModelReader<S> {
     }
 
     /// Passes on the losses that are known only at the end.
-    pub(crate) fn report_last_losses(&mut self, session: &Session, still_running: u64) {
+    pub(crate) fn report_last_losses(&mut self, session: &EngineSession, still_running: u64) {
         for (refused, why) in session.refused() {
             self.lose(None, LossKind::ThreadNotRecorded, refused, why);
         }
@@ -313,7 +321,7 @@ impl<S: ModelSink> ModelReader<S> {
     fn replay(
         &mut self,
         running: &mut RunningThread<'_, S>,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
         from: usize,
     ) -> usize {
         let (tid, core) = (running.tid, running.thread.core);
@@ -344,7 +352,7 @@ impl<S: ModelSink> ModelReader<S> {
         }
         let (core, _) = self.machine.core_mut(running.thread.core);
         self.sink.synchronise(core, running, sync);
-        let by = Marker::now(running.process.entry.pid, running.tid, core.time_ns());
+        let by = MarkOrigin::now(running.process.entry.pid, running.tid, core.time_ns());
         if let Some(until_ns) = self.waits.take(sync, &by) {
             let waited_ns = until_ns.saturating_sub(core.time_ns());
             core.wait_until(until_ns);
@@ -353,7 +361,7 @@ impl<S: ModelSink> ModelReader<S> {
     }
 }
 
-impl<S: ModelSink> Reader for ModelReader<S> {
+impl<S: ModelSink> WordReader for ModelReader<S> {
     type Process = ModelledProcess<S::Process>;
     type Thread = ModelledThread<S::Thread>;
 
@@ -381,7 +389,7 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         kept
     }
 
-    fn begin_thread(&mut self, process: &Process<S>, ring: &Ring) -> Self::Thread {
+    fn begin_thread(&mut self, process: &ReplayedProcess<S>, ring: &ThreadRing) -> Self::Thread {
         let start_ns = process.kept.now_ns;
         self.waits.begin(process.entry.pid, ring.numbers());
         let space = space_of(&process.entry);
@@ -398,12 +406,12 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         }
     }
 
-    fn birth_of(&self, ring: &Ring) -> Option<u64> {
+    fn birth_of(&self, ring: &ThreadRing) -> Option<u64> {
         (ring.birth > 0).then_some(ring.birth)
     }
 
     /// Starts a thread at the virtual time at which its creator reached the start mark.
-    fn begin(&mut self, process: &mut Process<S>, tid: u32, thread: &mut Self::Thread) {
+    fn begin(&mut self, process: &mut ReplayedProcess<S>, tid: u32, thread: &mut Self::Thread) {
         let birth = std::mem::take(&mut thread.birth);
         let start_ns = self.waits.start(birth);
         if let Some(start_ns) = start_ns {
@@ -443,7 +451,7 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         self.waits.sleeps(tid)
     }
 
-    fn observe(&mut self, process: &mut Process<S>, event: CatalogueEvent, bytes: u64) {
+    fn observe(&mut self, process: &mut ReplayedProcess<S>, event: CatalogueEvent, bytes: u64) {
         process.kept.huge_pages.observe(&event, bytes);
         match event {
             CatalogueEvent::Region(number, name) => {
@@ -456,10 +464,10 @@ impl<S: ModelSink> Reader for ModelReader<S> {
 
     fn read(
         &mut self,
-        process: &mut Process<S>,
+        process: &mut ReplayedProcess<S>,
         tid: u32,
         thread: &mut Self::Thread,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
     ) -> Taken {
         let core = thread.core;
         let mut running = RunningThread {
@@ -500,7 +508,7 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         }
     }
 
-    fn end_thread(&mut self, process: &mut Process<S>, mut thread: Thread<S>) {
+    fn end_thread(&mut self, process: &mut ReplayedProcess<S>, mut thread: ReplayedThread<S>) {
         let (tid, id) = (thread.ring.tid, thread.kept.core);
         let (core, _) = self.machine.core_mut(id);
         self.sink.retire_rest(core, process, &mut thread);
@@ -523,7 +531,7 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         self.machine.remove_core(id);
     }
 
-    fn end_process(&mut self, mut process: Process<S>) {
+    fn end_process(&mut self, mut process: ReplayedProcess<S>) {
         self.sink.end_process(&self.machine, &mut process);
         let uncounted = [
             (
@@ -543,7 +551,13 @@ impl<S: ModelSink> Reader for ModelReader<S> {
         self.losses.stray += unknown;
     }
 
-    fn lose(&mut self, process: Option<&Process<S>>, kind: LossKind, count: u64, detail: &str) {
+    fn lose(
+        &mut self,
+        process: Option<&ReplayedProcess<S>>,
+        kind: LossKind,
+        count: u64,
+        detail: &str,
+    ) {
         if count > 0 {
             self.sink.lose(process, kind, count, detail);
         }

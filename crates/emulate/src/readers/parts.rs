@@ -37,14 +37,14 @@ const MOST_SETS: usize = 1 << 14;
 
 /// Names of parts and sets of parts by number, the same in all processes.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct PartNames {
     pub(crate) all: Vec<String>,
     numbers: HashMap<String, u32>,
     pub(crate) sets: Vec<Vec<u32>>,
     set_numbers: HashMap<Vec<u32>, u32>,
 }
 
-impl Names {
+impl PartNames {
     /// The set that contains only this part.
     fn only(&mut self, name: &str) -> u32 {
         let number = self.number(name);
@@ -103,7 +103,7 @@ impl Inside {
         }
     }
 
-    fn set(&self, process: &RegionNames, names: &mut Names) -> u32 {
+    fn set(&self, process: &RegionNames, names: &mut PartNames) -> u32 {
         let parts = self.0.iter();
         let parts = parts.map(|open| names.number(&name_of(process, open.name)));
         let parts = parts.collect();
@@ -116,7 +116,7 @@ impl Inside {
         &mut self,
         marks: &[MarkedPlace],
         (mut begun, ended): (u64, u64),
-        (process, names): (&RegionNames, &mut Names),
+        (process, names): (&RegionNames, &mut PartNames),
         (out, instructions): (&mut Vec<(usize, u32)>, &mut Vec<u64>),
     ) {
         out.push((0, self.set(process, names)));
@@ -132,12 +132,12 @@ impl Inside {
 
 /// Parts of one process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct ProcessParts {
     /// Mappings by address with their parts. They never overlap. A flat list is fast, since nearly
     /// every reference is looked up in it.
     mapped: Vec<(Range<u64>, u32)>,
     /// Mappings that no thread has reached yet.
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<PendingMapping>,
     /// Start of the heap.
     heap: Option<u64>,
     /// By number of the code block.
@@ -149,20 +149,20 @@ pub(crate) struct Parts {
 
 /// A mapping within the catalogue's first `bytes`.
 #[derive(Clone, Debug)]
-struct Ahead {
+struct PendingMapping {
     bytes: u64,
     range: Range<u64>,
     part: u32,
 }
 
-impl Parts {
+impl ProcessParts {
     /// Applies a change of mappings for code. Blocks that were reported before the change ran in
     /// the earlier mappings.
     pub(crate) fn observe_for_code(
         &mut self,
         catalogue_event: &CatalogueEvent,
         catalogue: &Catalogue,
-        names: &mut Names,
+        names: &mut PartNames,
     ) {
         let numbers = catalogue.numbers();
         for number in self.settled..numbers.end {
@@ -180,10 +180,10 @@ impl Parts {
         &mut self,
         catalogue_event: &CatalogueEvent,
         bytes: u64,
-        names: &mut Names,
+        names: &mut PartNames,
     ) {
         match catalogue_event {
-            CatalogueEvent::Mapped(start, mapping) => self.ahead.push_back(Ahead {
+            CatalogueEvent::Mapped(start, mapping) => self.ahead.push_back(PendingMapping {
                 bytes,
                 range: *start..mapping.end,
                 part: names.only(&mapping.path),
@@ -248,7 +248,7 @@ impl Parts {
     }
 
     /// Names the mapping of a thread's first reference, which is in its stack.
-    pub(crate) fn name_stack(&mut self, address: u64, names: &mut Names) {
+    pub(crate) fn name_stack(&mut self, address: u64, names: &mut PartNames) {
         let name = match std::mem::replace(&mut self.stack_named, true) {
             false => "[stack]",
             true => "[stacks of threads]",
@@ -260,7 +260,7 @@ impl Parts {
     }
 
     /// Parts of a child that was forked when blocks had numbers below `blocks`, which it shares.
-    pub(crate) fn inherited(&self, blocks: u32) -> Parts {
+    pub(crate) fn inherited(&self, blocks: u32) -> ProcessParts {
         let mut child = self.clone();
         child.stack_named = true;
         child.of_blocks.truncate(blocks as usize);
@@ -274,7 +274,7 @@ impl Parts {
         &mut self,
         blocks: &[(usize, u32)],
         catalogue: &Catalogue,
-        names: &mut Names,
+        names: &mut PartNames,
         out: &mut Vec<(usize, u32)>,
     ) {
         for &(at, block) in blocks {
@@ -283,7 +283,7 @@ impl Parts {
         }
     }
 
-    fn of_block(&mut self, block: u32, catalogue: &Catalogue, names: &mut Names) -> u32 {
+    fn of_block(&mut self, block: u32, catalogue: &Catalogue, names: &mut PartNames) -> u32 {
         let at = block as usize;
         if let Some(&Some(part)) = self.of_blocks.get(at) {
             return part;
@@ -303,7 +303,7 @@ impl Parts {
         &mut self,
         (addresses, space): (&[u64], u64),
         mapped: &[MappedPlace],
-        names: &mut Names,
+        names: &mut PartNames,
         out: &mut Vec<(usize, u32)>,
     ) {
         let mut from = 0;
@@ -319,7 +319,7 @@ impl Parts {
         &mut self,
         (addresses, space): (&[u64], u64),
         between: Range<usize>,
-        names: &mut Names,
+        names: &mut PartNames,
         out: &mut Vec<(usize, u32)>,
     ) {
         let mut last = (0..0, 0);
@@ -333,7 +333,7 @@ impl Parts {
     }
 
     /// The mapping of an address and its part.
-    fn find(&mut self, address: u64, names: &mut Names) -> (Range<u64>, u32) {
+    fn find(&mut self, address: u64, names: &mut PartNames) -> (Range<u64>, u32) {
         let at = self
             .mapped
             .partition_point(|(range, _)| range.end <= address);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     fn regions(
-        (parts, names): (&mut Parts, &mut Names),
+        (parts, names): (&mut ProcessParts, &mut PartNames),
         addresses: &[u64],
         mapped: &[MappedPlace],
     ) -> Vec<(usize, String)> {
@@ -377,7 +377,7 @@ mod tests {
         named(&out, names)
     }
 
-    fn named(out: &[(usize, u32)], names: &Names) -> Vec<(usize, String)> {
+    fn named(out: &[(usize, u32)], names: &PartNames) -> Vec<(usize, String)> {
         let of = |set: u32| names.sets[set as usize][0];
         let name = |(at, set): (usize, u32)| (at, names.all[of(set) as usize].clone());
         out.iter().copied().map(name).collect()
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn data_is_of_the_region_that_was_mapped_there_last() {
-        let (mut parts, mut names) = (Parts::default(), Names::default());
+        let (mut parts, mut names) = (ProcessParts::default(), PartNames::default());
         parts.observe_for_data(&mapped(0x1000..0x3000, "/lib/a"), 100, &mut names);
         parts.observe_for_data(&mapped(0x8000..0x9000, ""), 200, &mut names);
         parts.name_stack(0x8100, &mut names);
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn what_another_thread_has_mapped_is_found_before_that_one_is_read_so_far() {
-        let (mut parts, mut names) = (Parts::default(), Names::default());
+        let (mut parts, mut names) = (ProcessParts::default(), PartNames::default());
         parts.observe_for_data(&mapped(0x1000..0x2000, "/file/a"), 100, &mut names);
         parts.observe_for_data(&mapped(0x4000..0x5000, "/file/b"), 200, &mut names);
         parts.observe_for_data(&mapped(0x1000..0x2000, "/file/c"), 300, &mut names);
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn code_is_of_the_module_that_was_there_when_it_was_met() {
-        let (mut parts, mut names) = (Parts::default(), Names::default());
+        let (mut parts, mut names) = (ProcessParts::default(), PartNames::default());
         let mut catalogue = Catalogue::default();
         let first = wire::FIRST_BLOCK as u32;
         for (number, path) in [(first, "/lib/a"), (first + 1, "/lib/b")] {
@@ -430,7 +430,7 @@ mod tests {
             let record = code(number, 0x1000, 1, 0, &[]);
             catalogue.read(&record).expect("a record");
         }
-        let modules = |parts: &mut Parts, catalogue: &Catalogue, names: &mut Names| {
+        let modules = |parts: &mut ProcessParts, catalogue: &Catalogue, names: &mut PartNames| {
             let (mut out, blocks) = (Vec::new(), [(0, first), (5, first + 1), (7, first)]);
             parts.of_code(&blocks, catalogue, names, &mut out);
             let of = named(&out, names);
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_program_of_very_many_files_has_a_part_for_the_others() {
-        let (mut parts, mut names) = (Parts::default(), Names::default());
+        let (mut parts, mut names) = (ProcessParts::default(), PartNames::default());
         for n in 0..200u64 {
             let event = mapped(n << 12..(n + 1) << 12, &format!("/file/{n}"));
             parts.observe_for_data(&event, n, &mut names);
@@ -470,7 +470,7 @@ mod tests {
         };
         let (begin, end) = (wire::REGION_BEGIN, wire::REGION_END);
         let process = RegionNames::from([(1, "a".to_owned()), (7, "b".to_owned())]);
-        let (mut inside, mut names) = (Inside::default(), Names::default());
+        let (mut inside, mut names) = (Inside::default(), PartNames::default());
         let mut batch = |marks: &[MarkedPlace], of: (u64, u64)| {
             let (mut out, mut instructions) = (Vec::new(), Vec::new());
             let both = (&mut out, &mut instructions);

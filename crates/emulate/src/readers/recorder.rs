@@ -13,9 +13,9 @@ use super::model_reader::{
     self, ModelReader, ModelSink, ModelledProcess, ModelledThread, NewCore, RunningThread, space_of,
 };
 use crate::engine::catalogue::CatalogueEvent;
-use crate::engine::session::{ProcessEntry, Ring, Session};
+use crate::engine::session::{EngineSession, ProcessEntry, ThreadRing};
 use crate::engine::sync::Sync;
-use crate::follow::{self, Followed, Origin, Reader, Words};
+use crate::follow::{self, Followed, Origin, ThreadWords, WordReader};
 use crate::model::calls::{CallPath, CallsThen};
 use crate::model::data::{DataMap, HeapTotals};
 use crate::model::moves::MovedCode;
@@ -23,7 +23,7 @@ use crate::model::python::PythonPath;
 use crate::model::replay::sets::{Ran, SetsReplay};
 use crate::model::replay::{Cursor, OverflowSink, Replay};
 use crate::model::sets::ClassSums;
-use crate::readers::roi::{Reading, RegionMark, ThreadRegions};
+use crate::readers::roi::{CoreReading, RegionMark, ThreadRegions};
 use crate::{Options, Result, known_allocators};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::python_lines::LineAddresses;
@@ -38,13 +38,13 @@ mod shared_lines;
 mod sites;
 mod what_if;
 
-use mapped::{Change, Mapped, module, nothing_until};
-use rows::Rows;
+use mapped::{Mapped, MappingChange, module, nothing_until};
+use rows::RowConverter;
 use sites::{Carries, Carry, python_rows, take_blocks, take_counts, take_misses};
 pub(crate) use what_if::WhatIfMachine;
 
-type Process = model_reader::Process<RecordingSink>;
-type Thread = model_reader::Thread<RecordingSink>;
+type Process = model_reader::ReplayedProcess<RecordingSink>;
+type Thread = model_reader::ReplayedThread<RecordingSink>;
 type Running<'a> = RunningThread<'a, RecordingSink>;
 
 /// State that is kept for a process.
@@ -252,7 +252,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The recording could not be written. Earlier rows are kept.
-    pub(crate) fn poll(&mut self, session: &mut Session, eager: bool) -> Result<bool> {
+    pub(crate) fn poll(&mut self, session: &mut EngineSession, eager: bool) -> Result<bool> {
         let busy = self.0.poll(session, eager);
         self.0.reader.sink.checked().map(|()| busy)
     }
@@ -266,7 +266,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The recording could not be written.
-    pub(crate) fn reap(&mut self, session: &mut Session, all: bool) -> Result<()> {
+    pub(crate) fn reap(&mut self, session: &mut EngineSession, all: bool) -> Result<()> {
         self.0.reap(session, all);
         self.0.reader.sink.checked()
     }
@@ -308,7 +308,11 @@ impl Recorder {
     ///
     /// # Errors
     /// The recording could not be written.
-    pub(crate) fn write_losses(&mut self, session: &Session, still_running: u64) -> Result<()> {
+    pub(crate) fn write_losses(
+        &mut self,
+        session: &EngineSession,
+        still_running: u64,
+    ) -> Result<()> {
         let reader = &mut self.0.reader;
         reader.report_last_losses(session, still_running);
         reader.lose(None, LossKind::NotKept, reader.sink.stacks.cut, stacks::CUT);
@@ -320,7 +324,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The recording could not be written.
-    pub(crate) fn read_to_the_end(&mut self, session: &mut Session) -> Result<u64> {
+    pub(crate) fn read_to_the_end(&mut self, session: &mut EngineSession) -> Result<u64> {
         let still_running = self.0.read_to_the_end(session);
         self.0.reader.sink.checked().map(|()| still_running)
     }
@@ -447,7 +451,7 @@ impl ModelSink for RecordingSink {
     fn begin_thread(
         &mut self,
         _: &Process,
-        _: &Ring,
+        _: &ThreadRing,
         _: &mut Core,
         new: NewCore,
     ) -> RecordedThread {
@@ -488,7 +492,7 @@ impl ModelSink for RecordingSink {
                 let mut row = module(pid, 0, start, &mapping);
                 // Copy it immediately, because the program may delete the file.
                 self.files.identify(&mut row);
-                let change = Change::Map(start, mapping);
+                let change = MappingChange::Map(start, mapping);
                 kept.sink.mapped.tell(bytes, change, Some(row));
             }
             CatalogueEvent::Unmapped(range) => {
@@ -496,12 +500,12 @@ impl ModelSink for RecordingSink {
                 let row = module(pid, 0, range.start, &nothing);
                 kept.sink
                     .mapped
-                    .tell(bytes, Change::Unmap(range), Some(row));
+                    .tell(bytes, MappingChange::Unmap(range), Some(row));
             }
             CatalogueEvent::Break(at) => {
                 let heap = kept.program.space.set_break(at);
                 let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
-                kept.sink.mapped.tell(bytes, Change::Break, row);
+                kept.sink.mapped.tell(bytes, MappingChange::Break, row);
             }
             // Mapped before the program runs.
             CatalogueEvent::Program(path) => {
@@ -534,7 +538,7 @@ impl ModelSink for RecordingSink {
         &mut self,
         machine: &mut Machine,
         running: &mut Running<'_>,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
         from: usize,
     ) -> usize {
         let RunningThread {
@@ -550,7 +554,7 @@ impl ModelSink for RecordingSink {
         if let Some(path) = &mut thread.sink.path {
             path.go_on(tid, &mut process.kept.program.calls, from);
         }
-        let mut rows = Rows {
+        let mut converter = RowConverter {
             pid: Pid(process.entry.pid),
             tid: Tid(tid),
             cpu: Cpu(thread.core.0),
@@ -571,13 +575,13 @@ impl ModelSink for RecordingSink {
                 shared,
                 program,
                 cursor,
-                due: &mut rows,
+                due: &mut converter,
                 sums,
                 space: space_of(&process.entry),
             };
             return replay.run(words.all, from, words.whole);
         }
-        let mut replay = Replay::new(core, shared, program, cursor, &mut rows);
+        let mut replay = Replay::new(core, shared, program, cursor, &mut converter);
         let at = replay.run(words.all, from, words.whole);
         core.end_turn(shared);
         thread.cursor.sharing.end_turn();
@@ -624,7 +628,7 @@ impl ModelSink for RecordingSink {
 
     fn end_thread(&mut self, core: &mut Core, process: &mut Process, thread: &mut Thread) {
         let (tid, kept) = (Tid(thread.ring.tid), &mut thread.kept);
-        let mut rows = Rows {
+        let mut converter = RowConverter {
             pid: Pid(process.entry.pid),
             tid,
             cpu: Cpu(kept.core.0),
@@ -638,8 +642,8 @@ impl ModelSink for RecordingSink {
             python: &mut kept.sink.python,
             python_lines: &mut self.python_lines,
         };
-        rows.take(core, VirtAddr(0));
-        rows.write_blocks(true);
+        converter.take(core, VirtAddr(0));
+        converter.write_blocks(true);
         process.kept.program.calls.end(tid.0);
         self.write_sharing(process, tid, kept);
         let (end_ns, idle_ns) = (core.time_ns(), core.idle_ns());
@@ -811,8 +815,8 @@ impl RecordingSink {
     }
 }
 
-fn reading(core: &Core) -> Reading {
-    Reading {
+fn reading(core: &Core) -> CoreReading {
+    CoreReading {
         counts: core.counts(),
         time_ns: core.time_ns(),
     }

@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicU64;
 use memgauge_trace::VirtAddr;
 
 use crate::engine::catalogue::Catalogue;
-use crate::engine::sync::{Before, MarkKind, Sync, Waits};
+use crate::engine::sync::{Before, MarkDependency, MarkKind, Sync};
 use crate::engine::wire;
 use crate::engine::words::{Special, load};
 
 /// References of one thread in order.
 #[derive(Debug, Default)]
-pub(crate) struct References {
+pub(crate) struct ThreadReferences {
     /// Address of each, with the address space in the bits above user space.
     pub(crate) addresses: Vec<u64>,
     /// Indices and sizes of references that cross a multiple of the granule.
@@ -34,7 +34,7 @@ pub(crate) struct References {
     pub(crate) passed: u64,
 }
 
-impl References {
+impl ThreadReferences {
     /// Clears the references. The count of instructions continues.
     pub(crate) fn clear(&mut self) {
         self.addresses.clear();
@@ -93,10 +93,10 @@ fn is_apart(word: u64) -> bool {
     marks.contains(&wire::mark(word))
 }
 
-pub(crate) struct Walk<'a> {
+pub(crate) struct ReferenceWalk<'a> {
     pub(crate) catalogue: &'a Catalogue,
     pub(crate) place: &'a mut WalkState,
-    pub(crate) out: &'a mut References,
+    pub(crate) out: &'a mut ThreadReferences,
     /// Bits of the address space, which are set in every address.
     pub(crate) space: u64,
     /// A power of two. References that cross a multiple of it are listed.
@@ -109,7 +109,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) granted: u64,
 }
 
-impl Walk<'_> {
+impl ReferenceWalk<'_> {
     /// Processes words from `words[at]` on. Returns the position where it stopped: at the end,
     /// where further words are needed, or at the returned mark, before which other threads must be
     /// read. With `whole`, no further words will arrive.
@@ -118,7 +118,7 @@ impl Walk<'_> {
         words: &[AtomicU64],
         mut at: usize,
         whole: bool,
-    ) -> (usize, Option<Waits>) {
+    ) -> (usize, Option<MarkDependency>) {
         while let Some(word) = load(words, at) {
             let id = wire::id(word);
             let taken = if wire::is_other_line(word) {
@@ -147,7 +147,12 @@ impl Walk<'_> {
     /// Processes a mark. Returns it if other threads must be read first: the threads that it waited
     /// for, or, if it maps memory, the threads that may have unmapped it.
     #[cold]
-    fn pass_mark(&mut self, mark: u64, words: &[AtomicU64], place: usize) -> Option<Waits> {
+    fn pass_mark(
+        &mut self,
+        mark: u64,
+        words: &[AtomicU64],
+        place: usize,
+    ) -> Option<MarkDependency> {
         let at = self.out.addresses.len();
         if wire::mark(mark) == wire::MARK_REGION {
             let instructions = self.out.instructions;
@@ -163,7 +168,7 @@ impl Walk<'_> {
             _ => None,
         };
         let waits = match mapped.filter(|_| sync.number > self.granted) {
-            Some(_) => Some(Waits {
+            Some(_) => Some(MarkDependency {
                 number: sync.number,
                 before: Before::Words,
             }),
@@ -347,10 +352,10 @@ mod tests {
         catalogue
     }
 
-    fn walk(words: &[u64], whole: bool) -> (References, WalkState, usize) {
-        let (mut out, mut place) = (References::default(), WalkState::default());
+    fn walk(words: &[u64], whole: bool) -> (ThreadReferences, WalkState, usize) {
+        let (mut out, mut place) = (ThreadReferences::default(), WalkState::default());
         let words: Vec<AtomicU64> = words.iter().map(|&w| AtomicU64::new(w)).collect();
-        let mut walk = Walk {
+        let mut walk = ReferenceWalk {
             catalogue: &catalogue(),
             place: &mut place,
             out: &mut out,

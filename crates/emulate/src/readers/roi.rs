@@ -65,14 +65,14 @@ impl RegionMark {
 
 /// Counters and clock of a core at one time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct CoreReading {
     pub(crate) counts: Counts,
     pub(crate) time_ns: u64,
 }
 
 /// Limits a thread's recording to the time inside some regions.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct RegionGate {
     /// Number of wanted regions that the thread is in.
     within: u32,
     /// Counts at entry.
@@ -84,7 +84,7 @@ pub(crate) struct Gate {
     reported: Counts,
 }
 
-impl Gate {
+impl RegionGate {
     pub(crate) fn is_inside(&self) -> bool {
         self.within > 0
     }
@@ -125,7 +125,7 @@ impl Gate {
 
 /// Sums of one region in one thread.
 #[derive(Debug, Default)]
-struct RegionSums {
+struct ThreadRegionSums {
     entries: u64,
     time_ns: u64,
     counts: Counts,
@@ -135,11 +135,11 @@ struct RegionSums {
 #[derive(Debug)]
 pub(crate) struct ThreadRegions {
     /// Open regions, whether they are recorded, and the counts at entry.
-    inside: OpenRegions<u32, (bool, Reading)>,
-    sums: BTreeMap<u32, RegionSums>,
+    inside: OpenRegions<u32, (bool, CoreReading)>,
+    sums: BTreeMap<u32, ThreadRegionSums>,
     spans: RegionSpans<u32>,
     /// Set if the recording is limited to some regions.
-    pub(crate) gate: Option<Gate>,
+    pub(crate) gate: Option<RegionGate>,
 }
 
 impl Default for ThreadRegions {
@@ -157,7 +157,7 @@ impl ThreadRegions {
     /// Regions of a thread of which only the time inside wanted regions is recorded.
     pub(crate) fn gated() -> ThreadRegions {
         ThreadRegions {
-            gate: Some(Gate::default()),
+            gate: Some(RegionGate::default()),
             ..ThreadRegions::default()
         }
     }
@@ -174,7 +174,7 @@ impl ThreadRegions {
     }
 
     /// Begins a region. `wanted` is true if it is recorded.
-    pub(crate) fn begin(&mut self, name: u32, wanted: bool, now: Reading) {
+    pub(crate) fn begin(&mut self, name: u32, wanted: bool, now: CoreReading) {
         if !self.inside.begin(name, (wanted, now)) {
             return;
         }
@@ -185,7 +185,7 @@ impl ThreadRegions {
     }
 
     /// Ends a region. Returns false if the thread was not in it.
-    pub(crate) fn end(&mut self, name: u32, now: &Reading) -> bool {
+    pub(crate) fn end(&mut self, name: u32, now: &CoreReading) -> bool {
         match self.inside.end(&name) {
             RegionEnd::Left(left) => self.leave(&left, now),
             RegionEnd::Within => {}
@@ -195,13 +195,13 @@ impl ThreadRegions {
     }
 
     /// Ends all open regions.
-    pub(crate) fn end_all(&mut self, now: &Reading) {
+    pub(crate) fn end_all(&mut self, now: &CoreReading) {
         for left in self.inside.end_all() {
             self.leave(&left, now);
         }
     }
 
-    fn leave(&mut self, left: &OpenRegion<u32, (bool, Reading)>, now: &Reading) {
+    fn leave(&mut self, left: &OpenRegion<u32, (bool, CoreReading)>, now: &CoreReading) {
         let (wanted, since) = &left.since;
         if let Some(gate) = self.gate.as_mut().filter(|_| *wanted) {
             gate.leave(&now.counts);
@@ -258,10 +258,10 @@ mod tests {
     use super::*;
     use memgauge_trace::catalogue::INSTRUCTIONS;
 
-    fn reading(time_ns: u64) -> Reading {
-        Reading {
+    fn reading(time_ns: u64) -> CoreReading {
+        CoreReading {
             time_ns,
-            ..Reading::default()
+            ..CoreReading::default()
         }
     }
 
@@ -313,9 +313,9 @@ mod tests {
     #[test]
     fn a_gate_divides_intervals_by_what_was_inside() {
         let counts = instructions;
-        let at = |n| Reading {
+        let at = |n| CoreReading {
             counts: counts(n),
-            ..Reading::default()
+            ..CoreReading::default()
         };
         let mut regions = ThreadRegions::gated();
         assert!(regions.is_outside());

@@ -27,14 +27,14 @@ use super::roi::{RegionMark, RegionMarkKind};
 use crate::engine::catalogue::CatalogueEvent;
 use crate::engine::launch::{Emulator, not_started, resolve};
 use crate::engine::launch::{engine_command, spawn, start};
-use crate::engine::session::{Ring, Session};
+use crate::engine::session::{EngineSession, ThreadRing};
 use crate::follow::pace::{FLUSH_EVERY, PollPace, REAP_EVERY, UNRECORDED_IDLE};
-use crate::follow::{self, Followed, Words};
+use crate::follow::{self, Followed, ThreadWords};
 use crate::model::replay::{OverflowSink, Replay};
 use crate::{Error, Result};
 
-type Process = follow::Process<ModelledProcess<()>>;
-type Thread = follow::Thread<ModelledThread<SampledThread>>;
+type Process = follow::EmulatedProcess<ModelledProcess<()>>;
+type Thread = follow::EmulatedThread<ModelledThread<SampledThread>>;
 
 /// Event that is sampled if the caller names none.
 pub const DEFAULT_EVENT: &str = "llc.miss";
@@ -142,7 +142,7 @@ pub struct SampledProgram {
 
 struct Started {
     machine: Machine,
-    session: Session,
+    session: EngineSession,
     program: RunningProgram,
 }
 
@@ -181,7 +181,7 @@ impl SampledProgram {
         };
         let machine =
             Machine::new(options.machine.clone(), pmu).map_err(|e| Error::usage(e.to_string()))?;
-        let session = Session::create(0)?;
+        let session = EngineSession::create(0)?;
         session.tell_caches(&options.machine);
         session.tell_models_time();
         let program = match surroundings {
@@ -230,14 +230,14 @@ impl SampledRun for SampledProgram {
         let Some(mut started) = self.started.take() else {
             return Err(not_started());
         };
-        let stream = SampleStream {
+        let forwarder = SampleForwarder {
             event: self.event.event,
             sink,
             begun: 0,
             pending: Vec::new(),
             turn_began: Duration::ZERO,
         };
-        let reader = ModelReader::new(started.machine, stream);
+        let reader = ModelReader::new(started.machine, forwarder);
         let mut run = OnlineRun {
             program: started.program,
             followed: Followed::new(reader, follow::turn_words(None)),
@@ -249,11 +249,11 @@ impl SampledRun for SampledProgram {
 /// A run in progress.
 struct OnlineRun<'a> {
     program: RunningProgram,
-    followed: Followed<ModelReader<SampleStream<'a>>>,
+    followed: Followed<ModelReader<SampleForwarder<'a>>>,
 }
 
 impl OnlineRun<'_> {
-    fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
+    fn until_the_end(&mut self, session: &mut EngineSession) -> Result<CommandEnd> {
         let (mut pace, mut reaped, mut forgot) =
             (PollPace::default(), Instant::now(), Instant::now());
         let end = loop {
@@ -296,7 +296,7 @@ impl OnlineRun<'_> {
     }
 
     /// Reads the remaining words of the ended command and its children.
-    fn read_to_the_end(&mut self, session: &mut Session) {
+    fn read_to_the_end(&mut self, session: &mut EngineSession) {
         let still_running = self.followed.read_to_the_end(session);
         let reader = &mut self.followed.reader;
         reader.report_last_losses(session, still_running);
@@ -304,7 +304,7 @@ impl OnlineRun<'_> {
     }
 
     /// Continues the program without sampling, because nobody needs samples any more.
-    fn unsampled(&mut self, session: &mut Session) -> Result<CommandEnd> {
+    fn unsampled(&mut self, session: &mut EngineSession) -> Result<CommandEnd> {
         session.stop();
         loop {
             if let Some(end) = self.ended()? {
@@ -333,9 +333,9 @@ impl OnlineRun<'_> {
                 && let Some(process) = processes.get(&thread.ring.process)
             {
                 let (core, _) = reader.machine.core_mut(thread.kept.core);
-                let stream = &mut reader.sink;
-                stream.change(core, process, thread, *wanted);
-                counts.push((number, stream.counts(core, &thread.kept)));
+                let forwarder = &mut reader.sink;
+                forwarder.change(core, process, thread, *wanted);
+                counts.push((number, forwarder.counts(core, &thread.kept)));
             }
         }
         reader.sink.sink.requests_done(&counts);
@@ -363,7 +363,7 @@ pub(crate) struct SampledThread {
 }
 
 /// Passes on the samples of the modelled machine.
-struct SampleStream<'a> {
+struct SampleForwarder<'a> {
     event: EventId,
     sink: &'a mut dyn SampleSink,
     /// Number of threads so far, which is the next one's number.
@@ -374,7 +374,7 @@ struct SampleStream<'a> {
     turn_began: Duration,
 }
 
-impl SampleStream<'_> {
+impl SampleForwarder<'_> {
     fn counts(&self, core: &Core, thread: &ModelledThread<SampledThread>) -> ThreadCounts {
         let sampled = &thread.sink;
         let gained = match sampled.sampling.on {
@@ -469,14 +469,14 @@ impl OverflowSink for Due<'_> {
     }
 }
 
-impl ModelSink for SampleStream<'_> {
+impl ModelSink for SampleForwarder<'_> {
     type Process = ();
     type Thread = SampledThread;
 
     fn begin_thread(
         &mut self,
         process: &Process,
-        ring: &Ring,
+        ring: &ThreadRing,
         core: &mut Core,
         _: NewCore,
     ) -> SampledThread {
@@ -512,7 +512,7 @@ impl ModelSink for SampleStream<'_> {
         &mut self,
         machine: &mut Machine,
         running: &mut RunningThread<'_, Self>,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
         from: usize,
     ) -> usize {
         let RunningThread {

@@ -14,19 +14,19 @@ use crate::MissingNames;
 use crate::engine::catalogue::{Catalogue, CatalogueEvent};
 use crate::engine::launch::not_started;
 use crate::engine::launch::{Emulator, resolve, spawn};
-use crate::engine::session::{ProcessEntry, Ring, Session};
+use crate::engine::session::{EngineSession, ProcessEntry, ThreadRing};
 use crate::follow::pace::PollPace;
 use crate::follow::pace::REAP_EVERY;
-use crate::follow::{self, Followed, Origin, Reader, Taken, Words};
-use crate::readers::parts::{Inside, Names, Parts, PartsBy, RegionNames};
-use crate::readers::references::{References, Walk, WalkState};
+use crate::follow::{self, Followed, Origin, Taken, ThreadWords, WordReader};
+use crate::readers::parts::{Inside, PartNames, PartsBy, ProcessParts, RegionNames};
+use crate::readers::references::{ReferenceWalk, ThreadReferences, WalkState};
 use crate::{Error, Result};
 use memgauge_host::roi::RequestedNames;
 use memgauge_host::running_program::Program;
 
 /// References of one thread in order.
 #[derive(Clone, Copy, Debug)]
-pub struct Batch<'a> {
+pub struct ReferenceBatch<'a> {
     /// Process ID.
     pub pid: u32,
     /// Thread ID.
@@ -85,14 +85,14 @@ const SPACES: u64 = 1 << 10;
 /// First bit of an address space's number, just above user space.
 const SPACE_SHIFT: u32 = 47;
 
-type Process = follow::Process<Streaming>;
-type Thread = follow::Thread<Walking>;
+type Process = follow::EmulatedProcess<Streaming>;
+type Thread = follow::EmulatedThread<Walking>;
 
 /// State of a process.
 #[derive(Default)]
 struct Streaming {
     catalogue: Catalogue,
-    parts: Parts,
+    parts: ProcessParts,
     regions: RegionNames,
 }
 
@@ -104,19 +104,19 @@ struct Walking {
     inside: Inside,
 }
 
-type Sink<'a> = &'a mut dyn FnMut(&Batch<'_>) -> ControlFlow<()>;
+type BatchSink<'a> = &'a mut dyn FnMut(&ReferenceBatch<'_>) -> ControlFlow<()>;
 
 /// Converts words to references and passes them on.
 struct ReferenceReader<'a> {
-    sink: Sink<'a>,
+    sink: BatchSink<'a>,
     /// True if the sink needs no further references.
     refused: bool,
     wanted: StreamOptions,
-    references: References,
+    references: ThreadReferences,
     /// Parts and the references from which they apply.
     parts: Vec<(usize, u32)>,
     part_instructions: Vec<u64>,
-    part_names: Names,
+    part_names: PartNames,
     /// Names of regions of interest that processes had.
     seen: BTreeSet<String>,
     given: u64,
@@ -131,7 +131,7 @@ struct ReferenceReader<'a> {
 pub fn stream<E: From<Error>>(
     command: &[String],
     wanted: StreamOptions,
-    sink: &mut dyn FnMut(&Batch<'_>) -> std::result::Result<(), E>,
+    sink: &mut dyn FnMut(&ReferenceBatch<'_>) -> std::result::Result<(), E>,
 ) -> std::result::Result<Streamed, E> {
     let mut failure = None;
     let streamed = stream_while(command, wanted, &mut |batch| match sink(batch) {
@@ -147,11 +147,15 @@ pub fn stream<E: From<Error>>(
     }
 }
 
-fn stream_while(command: &[String], wanted: StreamOptions, sink: Sink<'_>) -> Result<Streamed> {
+fn stream_while(
+    command: &[String],
+    wanted: StreamOptions,
+    sink: BatchSink<'_>,
+) -> Result<Streamed> {
     resolve(command)?;
     let asked = RequestedNames::new("--function", &wanted.functions)?;
     let emulator = Emulator::find()?;
-    let mut session = Session::create(0)?;
+    let mut session = EngineSession::create(0)?;
     session.name_functions(&wanted.functions)?;
     let mut run = StreamRun {
         program: spawn(command, &emulator, &session, wanted.seed)?,
@@ -172,7 +176,7 @@ struct StreamRun<'a> {
 }
 
 impl StreamRun<'_> {
-    fn until_the_end(&mut self, session: &mut Session) -> Result<CommandEnd> {
+    fn until_the_end(&mut self, session: &mut EngineSession) -> Result<CommandEnd> {
         let (mut pace, mut reaped) = (PollPace::default(), Instant::now());
         loop {
             let busy = self.followed.poll(session, pace.is_eager());
@@ -199,7 +203,7 @@ impl StreamRun<'_> {
 
     fn close(
         mut self,
-        session: &mut Session,
+        session: &mut EngineSession,
         end: CommandEnd,
         asked: &RequestedNames,
     ) -> Result<Streamed> {
@@ -231,15 +235,15 @@ impl StreamRun<'_> {
 }
 
 impl ReferenceReader<'_> {
-    fn new(wanted: StreamOptions, sink: Sink<'_>) -> ReferenceReader<'_> {
+    fn new(wanted: StreamOptions, sink: BatchSink<'_>) -> ReferenceReader<'_> {
         ReferenceReader {
             sink,
             refused: false,
             wanted,
-            references: References::default(),
+            references: ThreadReferences::default(),
             parts: Vec::new(),
             part_instructions: Vec::new(),
-            part_names: Names::default(),
+            part_names: PartNames::default(),
             seen: BTreeSet::new(),
             given: 0,
             losses: BTreeMap::new(),
@@ -282,7 +286,7 @@ impl ReferenceReader<'_> {
 
     /// Passes on the references, which belong to this number of instructions.
     fn give(&mut self, pid: u32, tid: u32, instructions: u64) {
-        let batch = Batch {
+        let batch = ReferenceBatch {
             pid,
             tid,
             addresses: &self.references.addresses,
@@ -299,7 +303,7 @@ impl ReferenceReader<'_> {
     }
 }
 
-impl Reader for ReferenceReader<'_> {
+impl WordReader for ReferenceReader<'_> {
     type Process = Streaming;
     type Thread = Walking;
 
@@ -316,14 +320,14 @@ impl Reader for ReferenceReader<'_> {
         forked.unwrap_or_default()
     }
 
-    fn begin_thread(&mut self, process: &Process, ring: &Ring) -> Walking {
+    fn begin_thread(&mut self, process: &Process, ring: &ThreadRing) -> Walking {
         Walking {
             has_begun: process.goes_on(ring),
             ..Walking::default()
         }
     }
 
-    fn birth_of(&self, ring: &Ring) -> Option<u64> {
+    fn birth_of(&self, ring: &ThreadRing) -> Option<u64> {
         (ring.birth > 0).then_some(ring.birth)
     }
 
@@ -357,12 +361,12 @@ impl Reader for ReferenceReader<'_> {
         process: &mut Process,
         tid: u32,
         thread: &mut Walking,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
     ) -> Taken {
         let before = self.references.instructions;
         self.references.clear();
         let space = (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT;
-        let mut walk = Walk {
+        let mut walk = ReferenceWalk {
             catalogue: &process.kept.catalogue,
             place: &mut thread.place,
             out: &mut self.references,

@@ -32,7 +32,7 @@ struct Write {
 
 /// A read, which ended at byte `to` of all bytes.
 #[derive(Clone, Copy, Debug)]
-struct Read {
+struct PipeRead {
     to: i64,
     ns: u64,
 }
@@ -42,7 +42,7 @@ struct Read {
 pub(crate) struct Pipe {
     /// In increasing order of their numbers.
     writes: VecDeque<Write>,
-    reads: VecDeque<Read>,
+    reads: VecDeque<PipeRead>,
     /// Bytes of all writes, including those that are no longer kept.
     all: i64,
     is_cut: bool,
@@ -113,7 +113,7 @@ impl Pipe {
             .clamp(least, all)
             .saturating_sub(left);
         let until_ns = self.writer_of(number, all, to);
-        self.reads.push_back(Read {
+        self.reads.push_back(PipeRead {
             to,
             ns: until_ns.map_or(now_ns, |ns| ns.max(now_ns)),
         });

@@ -56,7 +56,7 @@ const MANY_UNREAD_WORDS: usize = 4096;
 
 /// State that a thread published, and how much of its output is still unread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ThreadProgress {
     /// Number of system calls and the current activity, as in `wire.rs`.
     pub calls: u32,
     /// Virtual time spent executing, in nanoseconds.
@@ -64,7 +64,7 @@ pub(crate) struct Progress {
     pub unread_words: usize,
 }
 
-impl Progress {
+impl ThreadProgress {
     fn activity(self) -> u32 {
         activity(self.calls)
     }
@@ -99,8 +99,8 @@ struct Hold {
 
 /// Activity of a thread, updated each time the recorder looks at it.
 #[derive(Debug)]
-pub(crate) struct Activity {
-    progress: Progress,
+pub(crate) struct ThreadActivity {
+    progress: ThreadProgress,
     called_at: Instant,
     /// Host time at which it last executed something or made a call.
     moved_at: Instant,
@@ -110,21 +110,21 @@ pub(crate) struct Activity {
     ended_at: Option<Instant>,
     hold: Option<Hold>,
     /// Its progress when the last [`CALLS_PER_CHECK`] calls began.
-    check_start: Progress,
+    check_start: ThreadProgress,
     /// True if it executes hardly anything between its calls.
     only_calls: bool,
     /// Time of the latest check in its current call, and whether it was running then.
     check: Option<(Instant, bool)>,
 }
 
-impl Activity {
-    pub(crate) fn new(now: Instant) -> Activity {
-        let progress = Progress {
+impl ThreadActivity {
+    pub(crate) fn new(now: Instant) -> ThreadActivity {
+        let progress = ThreadProgress {
             calls: 0,
             busy_ns: 0,
             unread_words: 0,
         };
-        Activity {
+        ThreadActivity {
             progress,
             called_at: now,
             moved_at: now,
@@ -145,7 +145,7 @@ impl Activity {
     /// `is_running` asks the kernel about one without progress.
     pub(crate) fn update(
         &mut self,
-        progress: Progress,
+        progress: ThreadProgress,
         now: Instant,
         is_running: impl FnOnce() -> bool,
     ) -> bool {
@@ -371,8 +371,8 @@ mod tests {
         true
     }
 
-    fn progress(calls: u32, busy_ns: u64, unread_words: usize) -> Progress {
-        Progress {
+    fn progress(calls: u32, busy_ns: u64, unread_words: usize) -> ThreadProgress {
+        ThreadProgress {
             calls,
             busy_ns,
             unread_words,
@@ -388,7 +388,7 @@ mod tests {
     fn a_thread_works_until_it_stays_in_a_call_or_does_nothing() {
         let start = Instant::now();
         let after = |us| start + Duration::from_micros(us);
-        let mut activity = Activity::new(start);
+        let mut activity = ThreadActivity::new(start);
         assert!(activity.update(progress(word(0, wire::RUNS), 0, 0), after(0), running));
         assert!(activity.update(progress(word(1, CALL), 500, 0), after(100), running));
         assert!(activity.update(progress(word(1, CALL), 500, 0), after(299), running));
@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn a_thread_in_a_call_is_checked_less_often_the_longer_it_takes() {
         let start = Instant::now();
-        let mut activity = Activity::new(start);
+        let mut activity = ThreadActivity::new(start);
         activity.update(progress(word(1, CALL), 500, 0), start, running);
         let mut checks = 0;
         for ms in 0..MAX_SCHEDULING_DELAY.as_millis() as u64 {
@@ -491,7 +491,7 @@ mod tests {
         assert!(comes_before(asleep(500, Some(held))));
         let next = held + Duration::from_millis(1);
         assert!(!comes_before(asleep(500, Some(next))));
-        let mut activity = Activity::new(held);
+        let mut activity = ThreadActivity::new(held);
         assert_eq!(activity.held_since(3, held), held);
         assert_eq!(activity.held_since(3, next), held);
         assert_eq!(activity.held_since(4, next), next);
@@ -501,7 +501,7 @@ mod tests {
     fn who_starts_another_or_ends_works_in_that_call_for_a_second() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
-        let mut activity = Activity::new(start);
+        let mut activity = ThreadActivity::new(start);
         let calls = word(1, wire::HANDS_ON);
         assert!(activity.update(progress(calls, 500, 0), after(1), running));
         assert!(activity.update(progress(calls, 500, 0), after(1000), running));
@@ -510,7 +510,7 @@ mod tests {
         assert!(!activity.is_over(after(2000), || false));
         assert!(!activity.is_over(after(2000), ended) && !activity.is_over(after(2000), ended));
         assert!(activity.is_over(after(2001), || false));
-        assert!(!Activity::new(start).is_over(start, ended));
+        assert!(!ThreadActivity::new(start).is_over(start, ended));
         assert!(!activity.has_moved(calls, 0) && activity.has_moved(calls, 1));
         assert!(activity.has_moved(word(1, wire::RUNS), 0));
     }
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn who_only_calls_does_not_count_as_at_work_until_it_computes() {
         let start = Instant::now();
-        let mut activity = Activity::new(start);
+        let mut activity = ThreadActivity::new(start);
         // It executes 49 ns per call.
         let works = (1..=1024_u32).map(|n| {
             let calls = word(n, wire::RUNS);
@@ -528,7 +528,7 @@ mod tests {
         assert!(works[..255].iter().all(|&works| works));
         assert!(works[255..].iter().all(|&works| !works));
         // What it executed in the unread words is unknown.
-        let mut lags = Activity::new(start);
+        let mut lags = ThreadActivity::new(start);
         let unread = progress(word(300, wire::RUNS), 0, MANY_UNREAD_WORDS);
         assert!(lags.update(unread, start, running));
         // It executes 256 times 50 ns without a call.
@@ -546,7 +546,7 @@ mod tests {
     #[test]
     fn the_count_of_calls_may_overflow() {
         let start = Instant::now();
-        let mut activity = Activity::new(start);
+        let mut activity = ThreadActivity::new(start);
         let last = u32::MAX >> wire::DOES_BITS;
         activity.update(
             progress(word(last, wire::RUNS), 1_000_000_000_000, 0),

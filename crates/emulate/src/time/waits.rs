@@ -30,7 +30,7 @@ const MOST_WRITERS: usize = 16;
 
 /// Thread and time of a mark.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Marker {
+pub(crate) struct MarkOrigin {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) now_ns: u64,
@@ -38,10 +38,10 @@ pub(crate) struct Marker {
     pub(crate) host_ns: u64,
 }
 
-impl Marker {
+impl MarkOrigin {
     /// A thread at virtual time `now_ns`.
-    pub(crate) fn now(pid: u32, tid: u32, now_ns: u64) -> Marker {
-        Marker {
+    pub(crate) fn now(pid: u32, tid: u32, now_ns: u64) -> MarkOrigin {
+        MarkOrigin {
             pid,
             tid,
             now_ns,
@@ -121,7 +121,7 @@ impl Released {
 #[derive(Clone, Copy, Debug)]
 struct Sleep {
     number: u64,
-    began: Marker,
+    began: MarkOrigin,
     /// Signals of that key may end it.
     key: u64,
     /// A timer with its remaining time on the host's clock.
@@ -176,7 +176,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// Processes a mark. Returns the time until which the thread has waited, if it has.
-    pub(crate) fn take(&mut self, sync: &Sync, by: &Marker) -> Option<u64> {
+    pub(crate) fn take(&mut self, sync: &Sync, by: &MarkOrigin) -> Option<u64> {
         let slept = match sync.what {
             MarkKind::Due(..) => None,
             _ => self.asleep.remove(&by.tid),
@@ -286,7 +286,7 @@ impl Waits {
         self.outside_ns
     }
 
-    fn release(&mut self, number: u64, key: u64, delay_ns: u64, by: &Marker) {
+    fn release(&mut self, number: u64, key: u64, delay_ns: u64, by: &MarkOrigin) {
         let at_ns = by.now_ns.saturating_add(delay_ns);
         let released = self.released.entry(key).or_default();
         released.add(number, at_ns);
@@ -335,8 +335,8 @@ impl Waits {
         }
     }
 
-    fn begin_sleep(&mut self, number: u64, key: u64, host_ns: u64, by: &Marker) {
-        let began = Marker { host_ns, ..*by };
+    fn begin_sleep(&mut self, number: u64, key: u64, host_ns: u64, by: &MarkOrigin) {
+        let began = MarkOrigin { host_ns, ..*by };
         let sleep = Sleep {
             number,
             began,
@@ -365,7 +365,7 @@ impl Waits {
     ///
     /// On the host, a deadline may pass before another thread ends the process, although in virtual
     /// time it passes afterwards. Such a sleep lasts until the process ends.
-    fn end_of_sleep(&self, ns: u64, by: &Marker) -> u64 {
+    fn end_of_sleep(&self, ns: u64, by: &MarkOrigin) -> u64 {
         let end_ns = by.now_ns.saturating_add(ns);
         match self.exits.get(&by.pid) {
             Some(&exit_ns) => end_ns.min(exit_ns.max(by.now_ns)),
@@ -479,7 +479,7 @@ mod tests {
 
     /// Takes a mark of the first thread of process `pid`.
     fn take(waits: &mut Waits, number: u64, what: MarkKind, pid: u32, now_ns: u64) -> Option<u64> {
-        let by = Marker {
+        let by = MarkOrigin {
             pid,
             tid: pid,
             now_ns,
@@ -693,7 +693,7 @@ mod tests {
         // It ends with its process.
         let waits = &mut Waits::default();
         asleep(waits);
-        let exit = Marker {
+        let exit = MarkOrigin {
             pid: 1,
             tid: 8,
             now_ns: 1_100,

@@ -6,18 +6,18 @@ use std::sync::atomic::AtomicU64;
 use memgauge_machine::{Core, Missed, Outcome, Shared, class_of};
 use memgauge_trace::{AccessKind, VirtAddr};
 
-use super::{Cursor, LINE, OverflowSink, Program};
-use crate::engine::catalogue::{Access, AccessPath, Block};
+use super::{Cursor, LINE, OverflowSink, ReplayedProgram};
+use crate::engine::catalogue::{AccessPath, Block, BlockAccess};
 use crate::engine::wire;
 use crate::engine::words::load;
 use crate::model::costs::SiteMisses;
-use crate::model::sets::{ClassSums, Groups, Look, ratio};
+use crate::model::sets::{ClassMask, ClassSums, Look, ratio};
 
 /// Replays words. Holds everything that they change.
 pub(crate) struct SetsReplay<'a, D: OverflowSink> {
     pub(crate) core: &'a mut Core,
     pub(crate) shared: &'a mut Shared,
-    pub(crate) program: &'a mut Program,
+    pub(crate) program: &'a mut ReplayedProgram,
     pub(crate) cursor: &'a mut Cursor,
     pub(crate) due: &'a mut D,
     pub(crate) sums: &'a mut ClassSums,
@@ -36,7 +36,7 @@ pub(crate) struct GroupedSites {
 
 impl GroupedSites {
     #[inline(always)]
-    fn charge(&mut self, index: u32, groups: Groups, class: u32, outcome: &Outcome) {
+    fn charge(&mut self, index: u32, groups: ClassMask, class: u32, outcome: &Outcome) {
         let index = index as usize;
         if index >= self.places.len() {
             self.places.resize(index + 1, 0);
@@ -56,7 +56,7 @@ impl GroupedSites {
     pub(crate) fn take(
         &mut self,
         index: u32,
-        groups: Groups,
+        groups: ClassMask,
     ) -> impl Iterator<Item = (Option<u8>, SiteMisses)> + '_ {
         let place = self.places.get(index as usize).copied().unwrap_or(0) as usize;
         let end = if place > 0 { groups.count() } else { 0 };
@@ -244,7 +244,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
     }
 
     /// Replays an access that may be in several lines.
-    fn access(&mut self, block: u32, index: u32, addr: u64, access: &Access) {
+    fn access(&mut self, block: u32, index: u32, addr: u64, access: &BlockAccess) {
         let stores = access.kind != AccessKind::Load;
         let last = addr.wrapping_add(u64::from(access.size.max(1)) - 1);
         let lines = (last / LINE).wrapping_sub(addr / LINE) & (u64::MAX / LINE);

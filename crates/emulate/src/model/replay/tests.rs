@@ -26,8 +26,8 @@ const THERE_AND_BACK: u64 = 10;
 const TWO_LINES: u64 = 11;
 const REP_SCASB: u64 = 12;
 
-fn program() -> Program {
-    let mut program = Program::default();
+fn program() -> ReplayedProgram {
+    let mut program = ReplayedProgram::default();
     let rep = wire::CODE_BEGINS_REP | wire::CODE_ENDS_REP;
     let blocks = [
         (
@@ -125,7 +125,7 @@ impl Model {
 struct Ran {
     counts: Counts,
     cursor: Cursor,
-    program: Program,
+    program: ReplayedProgram,
     /// Index of the word at which the replay stopped.
     at: usize,
 }
@@ -591,7 +591,7 @@ proptest! {
         steps in prop::collection::vec((0usize..4, [0u64..12, 0..12, 0..12], 0u64..256), 1..400),
     ) {
         let (mut ran, mut one_by_one) = (Model::new(), Model::new());
-        let (mut program, mut cursor) = (Program::default(), Cursor::default());
+        let (mut program, mut cursor) = (ReplayedProgram::default(), Cursor::default());
         for (number, runs) in (wire::FIRST_BLOCK..).zip(&blocks) {
             let accesses = (0u16..).zip(runs).flat_map(|(n, run)| {
                 run.iter().map(move |&(at, size, kind)| access(n, at - run[0].0, size, kind))

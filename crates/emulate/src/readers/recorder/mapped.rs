@@ -15,7 +15,7 @@ pub(super) struct Mapped {
     /// Start time, then the time at which a thread reached each change. Increasing.
     times_ns: Vec<u64>,
     /// Changes that no thread has reached.
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<PendingChange>,
     /// Latest unmapped mappings. A thread that used one may be replayed later.
     gone: VecDeque<(u64, Mapping)>,
 }
@@ -24,34 +24,34 @@ pub(super) struct Mapped {
 const MOST_GONE: usize = 1024;
 
 /// A change that no thread has reached.
-struct Ahead {
+struct PendingChange {
     /// End of its record in the catalogue, in bytes.
     bytes: u64,
-    change: Change,
+    change: MappingChange,
     /// Row to write.
     row: Option<Module>,
 }
 
 /// Kind of change.
-pub(super) enum Change {
+pub(super) enum MappingChange {
     Map(u64, Mapping),
     Unmap(Range<u64>),
     /// The end of the heap is known immediately.
     Break,
 }
 
-impl Change {
+impl MappingChange {
     fn apply(&self, number: u32, space: &mut AddressSpace) {
         match self {
-            Change::Map(start, mapping) => space.map(
+            MappingChange::Map(start, mapping) => space.map(
                 *start,
                 Mapping {
                     number,
                     ..mapping.clone()
                 },
             ),
-            Change::Unmap(range) => space.unmap(range),
-            Change::Break => {}
+            MappingChange::Unmap(range) => space.unmap(range),
+            MappingChange::Break => {}
         }
     }
 }
@@ -106,8 +106,8 @@ impl Mapped {
     }
 
     /// Adds a change whose record ends at `bytes` of the catalogue.
-    pub(super) fn tell(&mut self, bytes: u64, change: Change, row: Option<Module>) {
-        self.ahead.push_back(Ahead { bytes, change, row });
+    pub(super) fn tell(&mut self, bytes: u64, change: MappingChange, row: Option<Module>) {
+        self.ahead.push_back(PendingChange { bytes, change, row });
     }
 
     /// Handles a thread that reached the changes in the first `bytes` of the catalogue. Returns
@@ -124,7 +124,7 @@ impl Mapped {
             let Some(next) = self.ahead.pop_front() else {
                 break;
             };
-            if let Change::Unmap(range) = &next.change {
+            if let MappingChange::Unmap(range) = &next.change {
                 self.keep_gone(range, space);
             }
             next.change.apply(self.times_ns.len() as u32, space);
@@ -206,9 +206,13 @@ mod tests {
         let starts: &dyn Fn(&AddressSpace) -> Vec<(u64, u32)> = &starts;
         for (bytes, start) in [(100, 0x1000), (200, 0x3000), (300, 0x5000)] {
             let mapping = Mapping::new(start + 0x1000, 0, false, String::new());
-            mapped.tell(bytes, Change::Map(start, mapping), Some(Module::default()));
+            mapped.tell(
+                bytes,
+                MappingChange::Map(start, mapping),
+                Some(Module::default()),
+            );
         }
-        mapped.tell(400, Change::Unmap(0x1000..0x2000), None);
+        mapped.tell(400, MappingChange::Unmap(0x1000..0x2000), None);
         let rows = mapped.reach(250, 1000, &mut space);
         assert_eq!(times(&rows), [1001, 1002]);
         assert_eq!(starts(&space), [(0x1000, 1), (0x3000, 2)]);

@@ -6,7 +6,7 @@ use memgauge_trace::{AllocationRow, DataRow, FrameId, Pid, VirtAddr};
 
 use super::sites::Carries;
 use super::{ModelledProcess, Process, RecordedProcess, RecordingSink};
-use crate::model::data::{AllocatedBy, DataSums, SiteGain};
+use crate::model::data::{AllocatedBy, DataCosts, SiteGain};
 
 impl RecordingSink {
     /// Writes what data has gained since the last time.
@@ -27,7 +27,7 @@ impl RecordingSink {
             let SiteGain { site, by, sums, .. } = gain;
             rows.add(Some(site), None, &sums.data);
             // A forked child has most sites from its parent, without counts of its own.
-            let has_counts = sums.allocations + sums.frees > 0 || sums.data != DataSums::default();
+            let has_counts = sums.allocations + sums.frees > 0 || sums.data != DataCosts::default();
             if !has_counts && !gain.state_changed {
                 continue;
             }
@@ -115,8 +115,8 @@ struct DataRows {
 }
 
 impl DataRows {
-    fn add(&mut self, site: Option<u32>, addr: Option<VirtAddr>, sums: &DataSums) {
-        if *sums == DataSums::default() {
+    fn add(&mut self, site: Option<u32>, addr: Option<VirtAddr>, sums: &DataCosts) {
+        if *sums == DataCosts::default() {
             return;
         }
         let (stalls, carries) = (&sums.stalls, &mut self.carries);

@@ -10,13 +10,13 @@ use memgauge_trace::{Cpu, Frame, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr}
 
 use crate::model::calls::{CallPath, PythonCall};
 use crate::model::python::{FollowedProcess, PythonPath};
-use crate::model::replay::{OverflowSink, Program};
+use crate::model::replay::{OverflowSink, ReplayedProgram};
 use crate::model::sets::weight_of;
-use crate::readers::roi::Gate;
+use crate::readers::roi::RegionGate;
 use memgauge_host::python_lines::LineAddresses;
 
 /// Converts what a core has pending into rows.
-pub(super) struct Rows<'a> {
+pub(super) struct RowConverter<'a> {
     pub(super) pid: Pid,
     pub(super) tid: Tid,
     pub(super) cpu: Cpu,
@@ -25,7 +25,7 @@ pub(super) struct Rows<'a> {
     pub(super) trace: Option<&'a mut Trace>,
     /// Number of lines that each simulated line stands for.
     pub(super) one_in: u32,
-    pub(super) gate: Option<&'a mut Gate>,
+    pub(super) gate: Option<&'a mut RegionGate>,
     /// Calls of the thread and stacks of the recording, if stacks are recorded.
     pub(super) path: Option<&'a mut CallPath>,
     pub(super) stacks: &'a mut Stacks,
@@ -34,7 +34,7 @@ pub(super) struct Rows<'a> {
     pub(super) python_lines: &'a mut LineAddresses,
 }
 
-impl Rows<'_> {
+impl RowConverter<'_> {
     fn note(&mut self, result: memgauge_recording::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);
@@ -42,7 +42,7 @@ impl Rows<'_> {
     }
 }
 
-impl Rows<'_> {
+impl RowConverter<'_> {
     /// Returns the innermost call of a sample.
     fn caller(&mut self, sample: Option<&Sample>) -> Option<FrameId> {
         let process = (self.pid, sample?.time_ns);
@@ -66,7 +66,7 @@ impl Rows<'_> {
     }
 }
 
-impl Rows<'_> {
+impl RowConverter<'_> {
     /// Returns the calls of Python, outermost first.
     fn python_calls(&mut self) -> Vec<PythonCall> {
         let mut rows = Vec::new();
@@ -78,7 +78,7 @@ impl Rows<'_> {
     }
 }
 
-impl OverflowSink for Rows<'_> {
+impl OverflowSink for RowConverter<'_> {
     fn take(&mut self, core: &mut Core, ip: VirtAddr) {
         let (pid, tid, cpu) = (self.pid, self.tid, Some(self.cpu));
         let mut samples: Vec<Sample> = Vec::new();
@@ -138,7 +138,7 @@ impl OverflowSink for Rows<'_> {
         self.write_blocks(false);
     }
 
-    fn follow(&mut self, program: &mut Program, words: &[AtomicU64], end: usize) {
+    fn follow(&mut self, program: &mut ReplayedProgram, words: &[AtomicU64], end: usize) {
         let mut process = FollowedProcess {
             catalogue: &program.catalogue,
             calls: &mut program.calls,
@@ -152,20 +152,20 @@ impl OverflowSink for Rows<'_> {
         }
     }
 
-    fn charge_python(&mut self, program: &mut Program, outcome: &Outcome) {
+    fn charge_python(&mut self, program: &mut ReplayedProgram, outcome: &Outcome) {
         self.python.charge(&mut program.python, outcome);
     }
 
-    fn charge_python_string(&mut self, program: &mut Program, millicycles: u64) {
+    fn charge_python_string(&mut self, program: &mut ReplayedProgram, millicycles: u64) {
         self.python.charge_string(&mut program.python, millicycles);
     }
 
-    fn python_frames(&mut self, program: &mut Program) -> u32 {
+    fn python_frames(&mut self, program: &mut ReplayedProgram) -> u32 {
         self.python.frames_number(&mut program.python)
     }
 }
 
-impl Rows<'_> {
+impl RowConverter<'_> {
     /// Writes full blocks of overflows, or all with `all`.
     pub(super) fn write_blocks(&mut self, all: bool) {
         if let Some(trace) = self.trace.as_mut() {

@@ -6,9 +6,9 @@ use memgauge_trace::{EventId, Pid, PythonLine, SiteCount, VirtAddr, catalogue as
 
 use super::Process;
 use crate::engine::catalogue::{Block, Catalogue, ExecutedSums, Tally};
-use crate::engine::session::Ring;
+use crate::engine::session::ThreadRing;
 use crate::model::costs::{SiteMisses, SiteStalls};
-use crate::model::replay::Program;
+use crate::model::replay::ReplayedProgram;
 use crate::model::sets::ClassSums;
 
 /// Converts millicycles of many locations to whole cycles with the same sum: the fraction of a
@@ -57,7 +57,11 @@ impl Carries {
 }
 
 /// Adds the execution counts that a thread keeps itself.
-pub(super) fn take_counts(program: &mut Program, ring: &Ring, counted: &mut Vec<u64>) {
+pub(super) fn take_counts(
+    program: &mut ReplayedProgram,
+    ring: &ThreadRing,
+    counted: &mut Vec<u64>,
+) {
     let numbers = program.catalogue.numbers();
     let executions = ring.executions(numbers.len());
     counted.resize(executions.len(), 0);
@@ -168,7 +172,7 @@ pub(super) fn take_misses(
     sets: Option<&ClassSums>,
 ) {
     let pid = Pid(process.entry.pid);
-    let Program {
+    let ReplayedProgram {
         catalogue,
         sites,
         stalls,

@@ -7,7 +7,7 @@ use memgauge_machine::{Core, CoreId, Counts, Machine, PmuConfig};
 use memgauge_trace::{VirtAddr, WhatIfFacts, catalogue as events};
 
 use super::Process;
-use crate::follow::Words;
+use crate::follow::ThreadWords;
 use crate::model::moves::{MovedCode, Moves, MovesOf};
 use crate::model::replay::{Cursor, OverflowSink, Replay};
 use crate::{Error, OtherMachine, Result};
@@ -52,7 +52,7 @@ impl WhatIfMachine {
         code: &mut MovedCode,
         core: CoreId,
         cursor: &mut Cursor,
-        words: &Words<'_>,
+        words: &ThreadWords<'_>,
         at: usize,
     ) {
         let program = &mut process.kept.program;
