@@ -47,14 +47,14 @@ struct Profile {
     #[serde(rename = "profilerOverhead")]
     overhead: [(); 0],
     counters: Vec<Value>,
-    shared: Shared,
+    shared: SharedTables,
     threads: Vec<ThreadTrack>,
 }
 
 /// Tables that all threads refer to by index.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shared {
+struct SharedTables {
     stack_table: StackTable,
     frame_table: FrameTable,
     func_table: FuncTable,
@@ -202,7 +202,7 @@ pub(crate) fn write(
     if stacked.samples.is_empty() && timeline.is_none() {
         return Err(Error::NoSamples);
     }
-    let mut builder = Builder::default();
+    let mut builder = TableBuilder::default();
     builder.stacks(stacked);
     let mut by_thread: MarkersByThread<'_> = BTreeMap::new();
     for value in values {
@@ -344,7 +344,7 @@ fn threads(
     summary: &Summary,
     stacked: &StackedSamples,
     values: &mut MarkersByThread<'_>,
-    builder: &mut Builder,
+    builder: &mut TableBuilder,
 ) -> Vec<ThreadTrack> {
     let mut threads: Vec<ThreadTrack> = Vec::new();
     let mut numbers: HashMap<(Pid, Tid), u32> = HashMap::new();
@@ -479,8 +479,8 @@ fn tooltip(event: &str, is_bytes: bool) -> Value {
 
 /// Builds the shared tables.
 #[derive(Default)]
-struct Builder {
-    shared: Shared,
+struct TableBuilder {
+    shared: SharedTables,
     strings: HashMap<String, u32>,
     functions: HashMap<(u32, i64, Option<u32>), u32>,
     sources: HashMap<u32, u32>,
@@ -488,7 +488,7 @@ struct Builder {
     libs: Vec<Value>,
 }
 
-impl Builder {
+impl TableBuilder {
     fn string(&mut self, text: &str) -> u32 {
         if let Some(&known) = self.strings.get(text) {
             return known;

@@ -26,11 +26,11 @@ use std::path::{Path, PathBuf};
 use memgauge_analyze::{StackedSamples, Summary};
 use memgauge_trace::CodeValue;
 
-pub use otlp::{Instrument, Reading, otlp_metrics};
+pub use otlp::{Instrument, InstrumentValue, otlp_metrics};
 pub use perf_data::{PerfWritten, write_perf};
 pub use tables::TableFormat;
 
-use openmetrics::TextFormat;
+use openmetrics::MetricsFormat;
 
 /// Name for the counts of code that is not in the summary's tables.
 pub const NOT_LISTED: &str = "[not listed]";
@@ -181,8 +181,8 @@ pub fn write(
     match format {
         Format::Callgrind => callgrind::write(summary, out),
         Format::Folded => folded::write(summary, event, out),
-        Format::Openmetrics => openmetrics::write(summary, TextFormat::Openmetrics, out),
-        Format::Prometheus => openmetrics::write(summary, TextFormat::Prometheus, out),
+        Format::Openmetrics => openmetrics::write(summary, MetricsFormat::Openmetrics, out),
+        Format::Prometheus => openmetrics::write(summary, MetricsFormat::Prometheus, out),
         Format::Otlp => otlp::write(summary, out),
         Format::OtlpProfiles => otlp::write_profiles(summary, out),
         Format::Perfetto => perfetto::write(summary, out),

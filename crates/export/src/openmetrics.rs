@@ -14,7 +14,7 @@ use super::places::{provenance, unit};
 
 /// The text format to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TextFormat {
+pub(crate) enum MetricsFormat {
     Openmetrics,
     Prometheus,
 }
@@ -27,14 +27,14 @@ const HEAP_BYTES: [(&str, &str); 2] = [
 
 pub(crate) fn write(
     summary: &Summary,
-    format: TextFormat,
+    format: MetricsFormat,
     out: &mut dyn Write,
 ) -> Result<(), Error> {
     let mut family = |name: &str, kind: &str, help: &str, samples: Vec<String>| {
         if samples.is_empty() {
             return Ok(());
         }
-        let has_suffix = format == TextFormat::Prometheus && kind == "counter";
+        let has_suffix = format == MetricsFormat::Prometheus && kind == "counter";
         let name = format!("{name}{}", if has_suffix { "_total" } else { "" });
         writeln!(
             out,
@@ -83,7 +83,7 @@ pub(crate) fn write(
     });
     let help = "Data that is not in the recording.";
     family("memgauge_losses", "counter", help, losses.collect())?;
-    if format == TextFormat::Openmetrics {
+    if format == MetricsFormat::Openmetrics {
         writeln!(out, "# EOF")?;
     }
     Ok(())

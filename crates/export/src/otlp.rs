@@ -137,7 +137,7 @@ enum Any {
 
 /// A current value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Reading {
+pub enum InstrumentValue {
     /// A count.
     Count(u64),
     /// A number in the instrument's unit.
@@ -156,7 +156,7 @@ pub struct Instrument {
     /// Whether it is a sum since the start.
     pub is_monotonic_sum: bool,
     /// Values by their attributes.
-    pub readings: Vec<(Vec<(String, String)>, Reading)>,
+    pub readings: Vec<(Vec<(String, String)>, InstrumentValue)>,
 }
 
 /// Returns metrics of a running service in the same format: the body of a request to `/v1/metrics`.
@@ -166,12 +166,12 @@ pub fn otlp_metrics(
     [start_unix_ns, now]: [u64; 2],
 ) -> Vec<u8> {
     let attributes = resource.iter().map(|(key, value)| text(key, value));
-    let point = |(attributes, value): &(Vec<(String, String)>, Reading)| Point {
+    let point = |(attributes, value): &(Vec<(String, String)>, InstrumentValue)| Point {
         start_time_unix_nano: start_unix_ns,
         time_unix_nano: now,
         value: Some(match *value {
-            Reading::Count(count) => Number::Int(signed(count)),
-            Reading::Number(number) => Number::Double(number),
+            InstrumentValue::Count(count) => Number::Int(signed(count)),
+            InstrumentValue::Number(number) => Number::Double(number),
         }),
         attributes: attributes.iter().map(|(k, v)| text(k, v)).collect(),
     };

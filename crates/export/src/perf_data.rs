@@ -90,7 +90,7 @@ pub fn write_perf<W: Write + Seek>(
     out: &mut W,
 ) -> Result<PerfWritten, Error> {
     let mut written = PerfWritten::default();
-    let fields = Fields::scan(recording, event, &mut written.problems)?;
+    let fields = SampleFields::scan(recording, event, &mut written.problems)?;
     if fields.samples.is_empty() {
         return Err(Error::NoSamples);
     }
@@ -108,7 +108,7 @@ pub fn write_perf<W: Write + Seek>(
 
 /// Fields of the recording's samples.
 #[derive(Default)]
-struct Fields {
+struct SampleFields {
     sample_type: u64,
     /// Number of samples by event.
     samples: BTreeMap<EventId, u64>,
@@ -116,16 +116,16 @@ struct Fields {
     in_kernel: bool,
 }
 
-impl Fields {
+impl SampleFields {
     fn scan(
         recording: &Recording,
         event: Option<EventId>,
         problems: &mut Vec<String>,
-    ) -> Result<Fields, Error> {
+    ) -> Result<SampleFields, Error> {
         let selection = Selection::all().columns(COLUMNS);
-        let mut fields = Fields {
+        let mut fields = SampleFields {
             sample_type: BASE_FIELDS,
-            ..Fields::default()
+            ..SampleFields::default()
         };
         recording.for_each_intact_batch(&selection, problems, |rows: &[Sample]| {
             for row in rows.iter().filter(|row| is_wanted(row, event)) {
@@ -158,13 +158,13 @@ fn has(row: &Sample) -> u64 {
 }
 
 /// An event of the file. Its ID is its index plus one.
-struct Event {
+struct ExportedEvent {
     attr: Attr,
     name: String,
     of: EventId,
 }
 
-fn events(manifest: &Manifest, fields: &Fields) -> Vec<Event> {
+fn events(manifest: &Manifest, fields: &SampleFields) -> Vec<ExportedEvent> {
     let event = |&id: &EventId| {
         let def = manifest.events.iter().find(|def| def.id == id);
         let name = def.map_or_else(|| format!("event-{}", id.0), |def| def.name.clone());
@@ -172,7 +172,7 @@ fn events(manifest: &Manifest, fields: &Fields) -> Vec<Event> {
             .filter(|def| is_kernel_event(def))
             .and_then(|def| builtin::find(def.name.split(':').next().unwrap_or_default()));
         let (kind, config) = named.map_or((kind::RAW, id.0.into()), |n| (n.kind, n.config));
-        Event {
+        ExportedEvent {
             attr: Attr {
                 size: ATTR_BYTES as u32,
                 period: 1,
@@ -249,7 +249,7 @@ struct FileHead {
 }
 
 impl FileHead {
-    fn new(events: &[Event]) -> FileHead {
+    fn new(events: &[ExportedEvent]) -> FileHead {
         let mut bytes = Vec::new();
         (1..=events.len() as u64).for_each(|id| bytes.u64(id));
         let attrs_at = HEADER_BYTES + bytes.len() as u64;
@@ -297,7 +297,7 @@ impl FileHead {
 }
 
 /// Returns the positions and contents of the features. They start at `at`.
-fn features(manifest: &Manifest, events: &[Event], at: u64) -> Vec<u8> {
+fn features(manifest: &Manifest, events: &[ExportedEvent], at: u64) -> Vec<u8> {
     let host = &manifest.host;
     let cpus = host.cpus.max(1);
     let number32 = |numbers: &[u32]| {
@@ -353,7 +353,7 @@ fn command(words: &[String]) -> Vec<u8> {
 }
 
 /// Returns the names of the events.
-fn descriptions(events: &[Event]) -> Vec<u8> {
+fn descriptions(events: &[ExportedEvent]) -> Vec<u8> {
     let mut out = Vec::new();
     out.u32(events.len() as u32);
     out.u32(ATTR_BYTES as u32);
@@ -409,8 +409,8 @@ impl RecordBuilder {
 fn records<W: Write + Seek>(
     recording: &Recording,
     event: Option<EventId>,
-    fields: &Fields,
-    events: &[Event],
+    fields: &SampleFields,
+    events: &[ExportedEvent],
     out: &mut W,
     written: &mut PerfWritten,
 ) -> Result<(), Error> {

@@ -107,7 +107,7 @@ struct Function {
 
 /// Builds a profile. IDs start at 1, strings at 0 with the empty string.
 #[derive(Default)]
-struct Builder {
+struct ProfileBuilder {
     profile: Profile,
     strings: HashMap<String, i64>,
     functions: HashMap<(String, String), u64>,
@@ -115,7 +115,7 @@ struct Builder {
 }
 
 pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
-    let mut builder = Builder::default();
+    let mut builder = ProfileBuilder::default();
     builder.string("");
     let places = events(summary, &summary.hot.instructions);
     let places = match summary.calls.is_empty() {
@@ -156,7 +156,7 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-impl Builder {
+impl ProfileBuilder {
     /// Adds the sample types: one per event, and one per call tree.
     fn types(&mut self, summary: &Summary, events: &[String]) {
         for event in events {

@@ -46,7 +46,7 @@ const TEXT_COLUMNS: [&str; 16] = [
 ];
 
 /// A table: header and rows.
-type Table = Vec<Vec<String>>;
+type TextTable = Vec<Vec<String>>;
 
 pub(crate) fn write(
     summary: &Summary,
@@ -93,7 +93,7 @@ pub(crate) fn write(
     Ok(written)
 }
 
-fn as_csv(table: &Table, path: &Path) -> std::io::Result<()> {
+fn as_csv(table: &TextTable, path: &Path) -> std::io::Result<()> {
     let mut file = Writer::from_writer(private::create_file(path)?);
     for row in table {
         file.write_record(row).map_err(io_error)?;
@@ -110,7 +110,7 @@ fn io_error(why: csv::Error) -> std::io::Error {
     }
 }
 
-fn as_arrow(table: &Table, path: &Path) -> std::io::Result<()> {
+fn as_arrow(table: &TextTable, path: &Path) -> std::io::Result<()> {
     let failed = |why: ArrowError| match why {
         ArrowError::IoError(_, why) => why,
         other => std::io::Error::other(other),
@@ -173,7 +173,7 @@ fn cell<T: ToString>(value: Option<T>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
 
-fn totals(summary: &Summary) -> Table {
+fn totals(summary: &Summary) -> TextTable {
     let rows = summary.totals.iter().map(|(event, count)| {
         let [unit, provenance] = [unit(summary, event), provenance(summary, event)];
         strings([event, &count.to_string(), unit, provenance])
@@ -182,7 +182,7 @@ fn totals(summary: &Summary) -> Table {
     [header].into_iter().chain(rows).collect()
 }
 
-fn code(summary: &Summary, table: &HotTable) -> Table {
+fn code(summary: &Summary, table: &HotTable) -> TextTable {
     let events = super::places::events(summary, table).unwrap_or_default();
     let mut header = strings([
         "function",
@@ -220,9 +220,9 @@ fn code(summary: &Summary, table: &HotTable) -> Table {
 }
 
 /// Counts by data: allocations by where they were made, variables, mappings.
-fn data(summary: &Summary) -> Table {
+fn data(summary: &Summary) -> TextTable {
     let Some(table) = &summary.data else {
-        return Table::new();
+        return TextTable::new();
     };
     let events: Vec<&String> = table.totals.keys().collect();
     let mut header = strings(["data", "kind"]);
@@ -245,7 +245,7 @@ fn data(summary: &Summary) -> Table {
 }
 
 /// Allocations by where they were made.
-fn heap(summary: &Summary) -> Table {
+fn heap(summary: &Summary) -> TextTable {
     let header = strings([
         "allocated_by",
         "at_peak_bytes",
@@ -274,7 +274,7 @@ fn heap(summary: &Summary) -> Table {
     [header].into_iter().chain(rows).collect()
 }
 
-fn regions(summary: &Summary) -> Table {
+fn regions(summary: &Summary) -> TextTable {
     let header = strings([
         "event", "region", "pid", "start", "bytes", "samples", "events",
     ]);
@@ -295,7 +295,7 @@ fn regions(summary: &Summary) -> Table {
     table
 }
 
-fn code_regions(summary: &Summary) -> Table {
+fn code_regions(summary: &Summary) -> TextTable {
     let regions = &summary.code_regions;
     let counts = regions.iter().flat_map(|row| row.counts.keys());
     let events: std::collections::BTreeSet<&String> = counts.collect();
@@ -311,7 +311,7 @@ fn code_regions(summary: &Summary) -> Table {
     [header].into_iter().chain(rows).collect()
 }
 
-fn region_spans(summary: &Summary) -> Table {
+fn region_spans(summary: &Summary) -> TextTable {
     let header = strings([
         "code_region",
         "pid",
@@ -337,7 +337,7 @@ fn region_spans(summary: &Summary) -> Table {
 }
 
 /// Bytes by process and device.
-fn io(summary: &Summary) -> Table {
+fn io(summary: &Summary) -> TextTable {
     let header = strings([
         "pid",
         "program",
@@ -361,7 +361,7 @@ fn io(summary: &Summary) -> Table {
 }
 
 /// Bytes that devices counted, and the part of no known process.
-fn io_devices(summary: &Summary) -> Table {
+fn io_devices(summary: &Summary) -> TextTable {
     let header = strings([
         "device",
         "kind",
@@ -393,7 +393,7 @@ fn bytes_and_operations(moved: &BothWays) -> [String; 4] {
     .map(|count| count.to_string())
 }
 
-fn threads(summary: &Summary) -> Table {
+fn threads(summary: &Summary) -> TextTable {
     let counts = summary.threads.iter().flat_map(|row| row.counts.keys());
     let events: std::collections::BTreeSet<&String> = counts.collect();
     let mut header = strings([
@@ -416,9 +416,9 @@ fn threads(summary: &Summary) -> Table {
     [header].into_iter().chain(rows).collect()
 }
 
-fn series(summary: &Summary) -> Table {
+fn series(summary: &Summary) -> TextTable {
     let Some(timeline) = &summary.timeline else {
-        return Table::new();
+        return TextTable::new();
     };
     let mut header = strings(["start_ns", "end_ns"]);
     header.extend(timeline.curves.iter().map(|curve| curve.event.clone()));
@@ -436,7 +436,7 @@ fn series(summary: &Summary) -> Table {
     [header].into_iter().chain(rows).collect()
 }
 
-fn losses(summary: &Summary) -> Table {
+fn losses(summary: &Summary) -> TextTable {
     let header = strings(["kind", "detail", "count", "meaning"]);
     let rows = summary.losses.iter().map(|loss| {
         strings([

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memgauge_console::outcome::usage;
-use memgauge_export::{Instrument, Reading, otlp_metrics};
+use memgauge_export::{Instrument, InstrumentValue, otlp_metrics};
 use memgauge_host::facts;
 use memgauge_serve::{Family, Kind, Push, Value};
 use ureq::Agent;
@@ -55,8 +55,8 @@ fn instrument(family: &Family) -> Instrument {
         let labels = labels.iter();
         let labels = labels.map(|(name, value)| ((*name).to_owned(), value.clone()));
         let value = match *value {
-            Value::Count(count) => Reading::Count(count),
-            Value::Seconds(seconds) => Reading::Number(seconds),
+            Value::Count(count) => InstrumentValue::Count(count),
+            Value::Seconds(seconds) => InstrumentValue::Number(seconds),
         };
         (labels.collect(), value)
     };

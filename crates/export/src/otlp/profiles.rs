@@ -152,14 +152,14 @@ struct Stack {
 }
 
 /// A table of the dictionary, which holds each value once.
-struct Table<T> {
+struct DictionaryTable<T> {
     rows: Vec<T>,
     indices: HashMap<T, i32>,
 }
 
-impl<T: Clone + Default + Eq + Hash> Table<T> {
-    fn new() -> Table<T> {
-        Table {
+impl<T: Clone + Default + Eq + Hash> DictionaryTable<T> {
+    fn new() -> DictionaryTable<T> {
+        DictionaryTable {
             rows: vec![T::default()],
             indices: HashMap::from([(T::default(), 0)]),
         }
@@ -178,12 +178,12 @@ impl<T: Clone + Default + Eq + Hash> Table<T> {
 
 /// The tables while they are filled.
 struct Tables {
-    mappings: Table<Mapping>,
-    locations: Table<Location>,
-    functions: Table<Function>,
-    strings: Table<String>,
-    attributes: Table<Attribute>,
-    stacks: Table<Stack>,
+    mappings: DictionaryTable<Mapping>,
+    locations: DictionaryTable<Location>,
+    functions: DictionaryTable<Function>,
+    strings: DictionaryTable<String>,
+    attributes: DictionaryTable<Attribute>,
+    stacks: DictionaryTable<Stack>,
     /// End of the code of each module that has rows, as offset in its file.
     module_ends: HashMap<String, u64>,
 }
@@ -231,12 +231,12 @@ impl Tables {
             *end = (*end).max(row.offset.map_or(0, |offset| offset.saturating_add(1)));
         }
         Tables {
-            mappings: Table::new(),
-            locations: Table::new(),
-            functions: Table::new(),
-            strings: Table::new(),
-            attributes: Table::new(),
-            stacks: Table::new(),
+            mappings: DictionaryTable::new(),
+            locations: DictionaryTable::new(),
+            functions: DictionaryTable::new(),
+            strings: DictionaryTable::new(),
+            attributes: DictionaryTable::new(),
+            stacks: DictionaryTable::new(),
             module_ends,
         }
     }
@@ -276,7 +276,7 @@ impl Tables {
 
     /// Samples of an event by instruction. Rows with the same location are one sample.
     fn places<'a>(&mut self, rows: impl Iterator<Item = (Option<&'a HotRow>, u64)>) -> Vec<Sample> {
-        let mut sums = StackSums::default();
+        let mut sums = StackSamples::default();
         for (row, count) in rows.filter(|&(_, count)| count > 0) {
             let location = self.location(row);
             sums.add(self.stack(vec![location]), count);
@@ -286,7 +286,7 @@ impl Tables {
 
     /// Samples of an event by call chain.
     fn chains(&mut self, nodes: &[CallNode]) -> Vec<Sample> {
-        let mut sums = StackSums::default();
+        let mut sums = StackSamples::default();
         // For each node, its own location and those of its callers.
         let mut chains: Vec<Vec<i32>> = Vec::with_capacity(nodes.len());
         for node in nodes {
@@ -383,13 +383,13 @@ impl Tables {
 
 /// Samples of a profile, one for each stack.
 #[derive(Default)]
-struct StackSums {
+struct StackSamples {
     samples: Vec<Sample>,
     /// Sum and index in `samples` by stack.
     sums: HashMap<i32, (u64, usize)>,
 }
 
-impl StackSums {
+impl StackSamples {
     fn add(&mut self, stack_index: i32, count: u64) {
         let next = self.samples.len();
         let (sum, at) = self.sums.entry(stack_index).or_insert((0, next));
