@@ -17,7 +17,7 @@ use memgauge_console::Source;
 use memgauge_console::outcome::usage;
 use memgauge_console::quantities::{number_of, spoken_seconds};
 use memgauge_console::terminal;
-use memgauge_fleet::{Collected, Collection, CollectionOptions};
+use memgauge_fleet::{Collection, CollectionOptions, CollectionOutcome};
 use memgauge_host::running_program::Program;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::{inherit_ignored, interrupts};
@@ -263,7 +263,7 @@ fn is_over(args: &Record, program: Option<u32>) -> bool {
     }
 }
 
-fn print_result(target: &str, options: &CollectionOptions, collected: &Collected) {
+fn print_result(target: &str, options: &CollectionOptions, collected: &CollectionOutcome) {
     let recordings = number_of(collected.uploaded as u64, "recording", "s");
     eprintln!(
         "memgauge: put {recordings} into {target}; index them with `memgauge fleet index {target} --to DATASET`"

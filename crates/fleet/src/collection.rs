@@ -60,7 +60,7 @@ pub struct CollectionOptions {
 
 /// Fate of the recordings of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct CollectionOutcome {
     /// Recordings that the target has.
     pub uploaded: usize,
     /// Names of dropped recordings that no later recording states as a loss.
@@ -76,7 +76,7 @@ pub struct Collection {
     spool: PathBuf,
     closed: Sender<PathBuf>,
     dropped: Arc<Mutex<Vec<String>>>,
-    worker: JoinHandle<Collected>,
+    worker: JoinHandle<CollectionOutcome>,
     /// Held as long as the collection uses the spool.
     _lock: File,
 }
@@ -122,7 +122,7 @@ impl Collection {
             waiting: left_over(&spool).map_err(|why| Error::storage(what(), &why))?,
             options: options.clone(),
             dropped: dropped.clone(),
-            collected: Collected::default(),
+            collected: CollectionOutcome::default(),
             prepare: Box::new(prepare),
             report: Box::new(report),
         };
@@ -154,7 +154,7 @@ impl Collection {
     }
 
     /// Uploads the waiting recordings.
-    pub fn finish(self) -> Collected {
+    pub fn finish(self) -> CollectionOutcome {
         drop(self.closed);
         let joined = self.worker.join();
         let mut collected = joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -266,13 +266,13 @@ struct Uploader {
     waiting: VecDeque<Waiting>,
     options: CollectionOptions,
     dropped: Arc<Mutex<Vec<String>>>,
-    collected: Collected,
+    collected: CollectionOutcome,
     prepare: Box<dyn Fn(&Path) + Send>,
     report: Box<dyn Fn(&str) + Send>,
 }
 
 impl Uploader {
-    fn run(mut self, closed: &Receiver<PathBuf>) -> Collected {
+    fn run(mut self, closed: &Receiver<PathBuf>) -> CollectionOutcome {
         let mut pause = Duration::ZERO;
         let mut next_attempt = Instant::now();
         let mut failures = 0;
@@ -325,7 +325,7 @@ impl Uploader {
         }
     }
 
-    fn end(mut self) -> Collected {
+    fn end(mut self) -> CollectionOutcome {
         self.collected.waiting = self.waiting.len();
         self.collected
     }

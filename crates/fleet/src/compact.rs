@@ -12,9 +12,9 @@ use crate::dataset::{Dataset, RETENTION};
 use crate::error::Result;
 use crate::index::write_files;
 use crate::measurement::{Measurement, Scope};
-use crate::partition::Partition;
+use crate::partition::DatasetPartition;
 use crate::recording_row::RecordingRow;
-use crate::scan::{Rows, Wanted, scan};
+use crate::scan::{MeasurementFilter, SelectedRows, scan};
 
 /// Result of [`compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Compacted {
 /// The storage fails, or a file is damaged.
 pub fn compact(dataset: &Dataset) -> Result<Compacted> {
     let mut compacted = Compacted::default();
-    let mut partitions: BTreeMap<Partition, Vec<RecordingRow>> = BTreeMap::new();
+    let mut partitions: BTreeMap<DatasetPartition, Vec<RecordingRow>> = BTreeMap::new();
     for row in dataset.newest()?.recordings {
         partitions
             .entry(row.partition.clone())
@@ -42,7 +42,7 @@ pub fn compact(dataset: &Dataset) -> Result<Compacted> {
             .push(row);
     }
     // Old and new file of each recording.
-    let mut moved: BTreeMap<String, Moved> = BTreeMap::new();
+    let mut moved: BTreeMap<String, MovedRecording> = BTreeMap::new();
     for (partition, rows) in partitions {
         let files: BTreeSet<&str> = rows.iter().map(|row| &*row.file).collect();
         if files.len() < 2 {
@@ -52,7 +52,7 @@ pub fn compact(dataset: &Dataset) -> Result<Compacted> {
         compacted.replaced += files.len();
         compacted.written += 1;
         for row in &rows {
-            let moved_row = Moved {
+            let moved_row = MovedRecording {
                 from: row.file.clone(),
                 file: file.clone(),
                 curve_file: row.curve_file.as_ref().and(curve_file.clone()),
@@ -77,7 +77,7 @@ pub fn compact(dataset: &Dataset) -> Result<Compacted> {
     Ok(compacted)
 }
 
-struct Moved {
+struct MovedRecording {
     from: String,
     file: String,
     curve_file: Option<String>,
@@ -85,14 +85,14 @@ struct Moved {
 
 fn rewrite(
     dataset: &Dataset,
-    partition: &Partition,
+    partition: &DatasetPartition,
     rows: &[RecordingRow],
 ) -> Result<(String, Option<String>)> {
-    let wanted = Wanted {
+    let filter = MeasurementFilter {
         scopes: Scope::ALL.to_vec(),
         metric: None,
     };
-    let copy = |copied: &mut Vec<Measurement>, read: &Rows| {
+    let copy = |copied: &mut Vec<Measurement>, read: &SelectedRows| {
         copied.extend(read.iter().map(|row| Measurement {
             recording: rows[row.recording].id.clone(),
             scope: row.scope,
@@ -105,7 +105,7 @@ fn rewrite(
             samples: row.samples(),
         }));
     };
-    let measurements = scan(dataset, rows, &wanted, Vec::new, copy)?.concat();
+    let measurements = scan(dataset, rows, &filter, Vec::new, copy)?.concat();
     let mut curve_files: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for row in rows {
         if let Some(path) = row.curves_path() {

@@ -32,7 +32,7 @@ pub struct Dataset {
 
 /// The recordings of a version.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Version {
+pub(crate) struct DatasetVersion {
     /// 0 before the first one.
     pub(crate) number: u64,
     pub(crate) recordings: Vec<RecordingRow>,
@@ -104,10 +104,10 @@ impl Dataset {
     }
 
     /// The newest version; an empty one if there is none.
-    pub(crate) fn newest(&self) -> Result<Version> {
+    pub(crate) fn newest(&self) -> Result<DatasetVersion> {
         loop {
             let Some(newest) = self.versions()?.pop() else {
-                return Ok(Version::default());
+                return Ok(DatasetVersion::default());
             };
             // Only gone if this reader stalled for longer than the retention.
             if let Some(version) = self.version(newest.number)? {
@@ -120,7 +120,7 @@ impl Dataset {
     ///
     /// # Errors
     /// There are no recordings, so this is no dataset.
-    pub(crate) fn newest_with_recordings(&self) -> Result<Version> {
+    pub(crate) fn newest_with_recordings(&self) -> Result<DatasetVersion> {
         let version = self.newest()?;
         if version.recordings.is_empty() {
             let message = format!(
@@ -134,7 +134,7 @@ impl Dataset {
         Ok(version)
     }
 
-    pub(crate) fn version(&self, number: u64) -> Result<Option<Version>> {
+    pub(crate) fn version(&self, number: u64) -> Result<Option<DatasetVersion>> {
         let path = version_path(number);
         let Some(bytes) = self.store.get(&path)? else {
             return Ok(None);
@@ -149,7 +149,7 @@ impl Dataset {
                 )
             })?);
         }
-        Ok(Some(Version { number, recordings }))
+        Ok(Some(DatasetVersion { number, recordings }))
     }
 
     /// Writes the next version. `change` gets the newest recordings, again for each attempt, and

@@ -12,24 +12,24 @@ use crate::measure::STALLED_CYCLES;
 use crate::measurement::Scope;
 use crate::query::{Query, label};
 use crate::recording_row::RecordingRow;
-use crate::scan::{Row, Rows, Wanted, scan};
+use crate::scan::{MeasurementFilter, MeasurementRow, SelectedRows, scan};
 
 /// Measurements of a recording, until all of its rows are read.
 #[derive(Default)]
-struct Collected {
+struct CollectedRun {
     run: Measured,
     /// Samples and events by sampled event and function.
-    sampled: BTreeMap<String, SampledEvent>,
-    regions: BTreeMap<String, SampledEvent>,
+    sampled: BTreeMap<String, EventSamples>,
+    regions: BTreeMap<String, EventSamples>,
 }
 
 #[derive(Default)]
-struct SampledEvent {
+struct EventSamples {
     samples: u64,
     events: BTreeMap<String, f64>,
 }
 
-impl SampledEvent {
+impl EventSamples {
     fn add(&mut self, place: String, samples: u64, events: f64) {
         self.samples += samples;
         *self.events.entry(place).or_default() += events;
@@ -151,18 +151,18 @@ fn measured(
     selected: &[RecordingRow],
     event: Option<&str>,
 ) -> Result<Vec<Measured>> {
-    let wanted = Wanted {
+    let filter = MeasurementFilter {
         scopes: Scope::ALL.to_vec(),
         metric: None,
     };
-    let visit = |runs: &mut HashMap<usize, Collected>, rows: &Rows| {
+    let visit = |runs: &mut HashMap<usize, CollectedRun>, rows: &SelectedRows| {
         for row in rows.iter() {
             runs.entry(row.recording).or_default().add(&row);
         }
     };
     // All rows of a recording are in one file, which one thread reads.
-    let mut runs: HashMap<usize, Collected> = HashMap::new();
-    for part in scan(dataset, selected, &wanted, HashMap::new, visit)? {
+    let mut runs: HashMap<usize, CollectedRun> = HashMap::new();
+    for part in scan(dataset, selected, &filter, HashMap::new, visit)? {
         runs.extend(part);
     }
     let run = |(index, row): (usize, &RecordingRow)| {
@@ -171,8 +171,8 @@ fn measured(
     Ok(selected.iter().enumerate().map(run).collect())
 }
 
-impl Collected {
-    fn add(&mut self, row: &Row) {
+impl CollectedRun {
+    fn add(&mut self, row: &MeasurementRow) {
         let (place, metric) = (row.place(), row.metric());
         let count = || row.value().round() as u64;
         let run = &mut self.run;

@@ -22,14 +22,14 @@ const PREFIX_BYTES: u64 = 64 << 10;
 
 /// A recording that was found.
 #[derive(Clone)]
-pub(crate) enum Found {
+pub(crate) enum FoundRecording {
     Local(PathBuf),
-    Object(Object),
+    Object(PackedObject),
 }
 
 /// A packed recording in a bucket.
 #[derive(Clone)]
-pub(crate) struct Object {
+pub(crate) struct PackedObject {
     store: Store,
     /// Path within the store.
     path: String,
@@ -74,12 +74,12 @@ impl Fetched {
     }
 }
 
-impl Found {
+impl FoundRecording {
     /// Path or URL.
     pub(crate) fn name(&self) -> String {
         match self {
-            Found::Local(path) => path.display().to_string(),
-            Found::Object(object) => object.store.name_of(&object.path),
+            FoundRecording::Local(path) => path.display().to_string(),
+            FoundRecording::Object(object) => object.store.name_of(&object.path),
         }
     }
 
@@ -90,8 +90,8 @@ impl Found {
 
     /// Enough of the recording to read its manifest.
     pub(crate) fn fetch_manifest(&self) -> Fetch<Fetched> {
-        let is_long = |object: &Object| object.bytes > PREFIX_BYTES;
-        if !matches!(self, Found::Object(object) if is_long(object)) {
+        let is_long = |object: &PackedObject| object.bytes > PREFIX_BYTES;
+        if !matches!(self, FoundRecording::Object(object) if is_long(object)) {
             return self.fetch();
         }
         match self.fetch_prefix(Some(PREFIX_BYTES))? {
@@ -101,9 +101,9 @@ impl Found {
     }
 
     fn fetch_prefix(&self, max_bytes: Option<u64>) -> Fetch<Fetched> {
-        let Object { store, path, .. } = match self {
-            Found::Local(path) => return Ok(Ok(Fetched::Local(path.clone()))),
-            Found::Object(object) => object,
+        let PackedObject { store, path, .. } = match self {
+            FoundRecording::Local(path) => return Ok(Ok(Fetched::Local(path.clone()))),
+            FoundRecording::Object(object) => object,
         };
         match store.download(path, max_bytes) {
             Ok(copy) => Ok(copy.map(Fetched::Copy).ok_or(Absent::Gone)),
@@ -113,13 +113,13 @@ impl Found {
     }
 }
 
-/// The recording of this name, as [`Found::name`] gives it.
-pub(crate) fn named(name: &str) -> Result<Found> {
+/// The recording of this name, as [`FoundRecording::name`] gives it.
+pub(crate) fn named(name: &str) -> Result<FoundRecording> {
     if let Some(path) = local_path(name)? {
-        return Ok(Found::Local(path));
+        return Ok(FoundRecording::Local(path));
     }
     let (folder, object) = name.rsplit_once('/').unwrap_or((name, ""));
-    Ok(Found::Object(Object {
+    Ok(FoundRecording::Object(PackedObject {
         store: Store::open(folder)?,
         path: object.to_owned(),
         // Only `fetch_manifest` needs it.
@@ -129,13 +129,13 @@ pub(crate) fn named(name: &str) -> Result<Found> {
 
 /// Recordings and datasets below some folders and URLs.
 #[derive(Default)]
-pub(crate) struct Search {
-    pub(crate) found: Vec<Found>,
+pub(crate) struct RecordingSearch {
+    pub(crate) found: Vec<FoundRecording>,
     /// Names that cannot be looked into or read.
     pub(crate) skipped: Vec<Skipped>,
 }
 
-impl Search {
+impl RecordingSearch {
     /// Adds all recordings below a folder or URL, sorted by path. The input may be a recording itself.
     pub(crate) fn add(&mut self, input: &Path) -> Result<()> {
         let name = input.to_string_lossy();
@@ -147,7 +147,8 @@ impl Search {
         };
         let mut paths = self.in_folder(&folder)?;
         paths.sort();
-        self.found.extend(paths.into_iter().map(Found::Local));
+        self.found
+            .extend(paths.into_iter().map(FoundRecording::Local));
         Ok(())
     }
 
@@ -170,7 +171,7 @@ impl Search {
                 .into_iter()
                 .filter(|object| is_wanted(&object.path))
                 .map(|object| {
-                    Found::Object(Object {
+                    FoundRecording::Object(PackedObject {
                         store: store.clone(),
                         path: object.path,
                         bytes: object.bytes,

@@ -17,10 +17,10 @@ use memgauge_trace::Manifest;
 use crate::curve::{self, RecordedCurve};
 use crate::dataset::{Dataset, encode};
 use crate::error::{Error, ErrorKind, Result};
-use crate::find::{Absent, Fetched, Found, Search};
+use crate::find::{Absent, Fetched, FoundRecording, RecordingSearch};
 use crate::measure::{RecordingRows, measure, partition, recording_id};
 use crate::measurement::{self, Measurement};
-use crate::partition::Partition;
+use crate::partition::DatasetPartition;
 use crate::recording_row::{RecordingRow, curves_path, measurements_path};
 use crate::skipped::Skipped;
 
@@ -89,11 +89,11 @@ pub fn index(
     options: &IndexOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Indexed> {
-    let mut search = Search::default();
+    let mut search = RecordingSearch::default();
     for input in inputs {
         search.add(input)?;
     }
-    let Search { mut found, skipped } = search;
+    let RecordingSearch { mut found, skipped } = search;
     let mut indexed = Indexed {
         skipped,
         ..Indexed::default()
@@ -124,16 +124,22 @@ pub fn index(
             .iter()
             .map(|group| group.recordings.len())
             .sum::<usize>();
-        let added = write_groups(dataset, groups, options, threads, |written: Written| {
-            read += written.rows.len() + written.skipped.len();
-            progress(read, all);
-            for row in &written.rows {
-                let others = copies.remove(&row.id);
-                indexed.known += others.map_or(0, |others| others.len());
-            }
-            indexed.skipped.extend(written.skipped);
-            commits.add(written.rows)
-        });
+        let added = write_groups(
+            dataset,
+            groups,
+            options,
+            threads,
+            |written: WrittenGroup| {
+                read += written.rows.len() + written.skipped.len();
+                progress(read, all);
+                for row in &written.rows {
+                    let others = copies.remove(&row.id);
+                    indexed.known += others.map_or(0, |others| others.len());
+                }
+                indexed.skipped.extend(written.skipped);
+                commits.add(written.rows)
+            },
+        );
         // Recordings that were read before the storage failed are not read again next time.
         let committed = commits.commit();
         added.and(committed)?;
@@ -147,10 +153,10 @@ pub fn index(
 /// Writes groups with several threads, and passes on the result of each.
 fn write_groups(
     dataset: &Dataset,
-    groups: Vec<Group>,
+    groups: Vec<RecordingGroup>,
     options: &IndexOptions,
     threads: usize,
-    mut pass_on: impl FnMut(Written) -> Result<()>,
+    mut pass_on: impl FnMut(WrittenGroup) -> Result<()>,
 ) -> Result<()> {
     let tasks = Mutex::new(groups.into_iter());
     let (sender, results) = mpsc::channel();
@@ -183,13 +189,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// New recordings of one partition, which become one file.
-struct Group {
-    partition: Partition,
-    recordings: Vec<Found>,
+struct RecordingGroup {
+    partition: DatasetPartition,
+    recordings: Vec<FoundRecording>,
 }
 
 /// Result of writing a group.
-struct Written {
+struct WrittenGroup {
     rows: Vec<RecordingRow>,
     skipped: Vec<Skipped>,
 }
@@ -243,30 +249,33 @@ impl<'a> Commits<'a> {
 
 /// Decision about a recording, from its manifest.
 enum Judged {
-    New { id: String, partition: Partition },
+    New {
+        id: String,
+        partition: DatasetPartition,
+    },
     Skipped(Skipped),
     Absent(Absent),
 }
 
 /// A recording that can be added, unless its tables are damaged.
 struct Candidate {
-    partition: Partition,
-    found: Found,
+    partition: DatasetPartition,
+    found: FoundRecording,
 }
 
 /// Copies of new recordings that were not read yet, by ID.
-type Copies = BTreeMap<String, VecDeque<Candidate>>;
+type UnreadCopies = BTreeMap<String, VecDeque<Candidate>>;
 
 /// Reads the manifests of all recordings, and keeps those that are new.
 fn new_copies(
-    found: Vec<Found>,
+    found: Vec<FoundRecording>,
     known: &BTreeSet<String>,
     options: &IndexOptions,
     threads: usize,
     indexed: &mut Indexed,
-) -> Result<Copies> {
+) -> Result<UnreadCopies> {
     // Storage that is far away answers many requests at a time.
-    let is_remote = matches!(found.first(), Some(Found::Object(_)));
+    let is_remote = matches!(found.first(), Some(FoundRecording::Object(_)));
     let threads = if is_remote {
         threads.max(REQUESTS)
     } else {
@@ -301,7 +310,7 @@ fn new_copies(
     {
         return Err(Error::new(ErrorKind::Storage, why));
     }
-    let mut copies = Copies::new();
+    let mut copies = UnreadCopies::new();
     for (found, judged) in found.into_iter().zip(judged) {
         match judged {
             Judged::Skipped(skipped) => indexed.skipped.push(skipped),
@@ -317,8 +326,8 @@ fn new_copies(
 }
 
 /// Takes the next copy of each recording.
-fn next_groups(copies: &mut Copies) -> Vec<Group> {
-    let mut partitions: BTreeMap<Partition, Vec<Found>> = BTreeMap::new();
+fn next_groups(copies: &mut UnreadCopies) -> Vec<RecordingGroup> {
+    let mut partitions: BTreeMap<DatasetPartition, Vec<FoundRecording>> = BTreeMap::new();
     for candidates in copies.values_mut() {
         if let Some(Candidate { partition, found }) = candidates.pop_front() {
             partitions.entry(partition).or_default().push(found);
@@ -328,7 +337,7 @@ fn next_groups(copies: &mut Copies) -> Vec<Group> {
     for (partition, mut recordings) in partitions {
         while !recordings.is_empty() {
             let rest = recordings.split_off(recordings.len().min(MAX_RECORDINGS_IN_FILE));
-            groups.push(Group {
+            groups.push(RecordingGroup {
                 partition: partition.clone(),
                 recordings,
             });
@@ -340,7 +349,7 @@ fn next_groups(copies: &mut Copies) -> Vec<Group> {
     groups
 }
 
-fn judge(found: &Found, options: &IndexOptions) -> Result<Judged> {
+fn judge(found: &FoundRecording, options: &IndexOptions) -> Result<Judged> {
     let fetched = match found.fetch_manifest()? {
         Ok(fetched) => fetched,
         Err(absent) => return Ok(Judged::Absent(absent)),
@@ -400,8 +409,12 @@ fn unfinished(name: &str, manifest: &Manifest, path: &Path) -> Option<Skipped> {
 }
 
 /// Reads the recordings of a group and writes their files.
-fn write_group(dataset: &Dataset, group: &Group, options: &IndexOptions) -> Result<Written> {
-    let mut written = Written {
+fn write_group(
+    dataset: &Dataset,
+    group: &RecordingGroup,
+    options: &IndexOptions,
+) -> Result<WrittenGroup> {
+    let mut written = WrittenGroup {
         rows: Vec::new(),
         skipped: Vec::new(),
     };
@@ -438,7 +451,7 @@ fn write_group(dataset: &Dataset, group: &Group, options: &IndexOptions) -> Resu
 /// them.
 pub(crate) fn write_files(
     dataset: &Dataset,
-    partition: &Partition,
+    partition: &DatasetPartition,
     mut measurements: Vec<Measurement>,
     curves: &[RecordedCurve],
 ) -> Result<(String, Option<String>)> {
@@ -482,7 +495,7 @@ struct OfRecording {
 }
 
 fn read(
-    found: &Found,
+    found: &FoundRecording,
     options: &IndexOptions,
 ) -> Result<std::result::Result<OfRecording, Skipped>> {
     let name = found.name();

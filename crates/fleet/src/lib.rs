@@ -43,7 +43,7 @@ mod skipped;
 mod top;
 mod totals;
 
-pub use collection::{Collected, Collection, CollectionOptions};
+pub use collection::{Collection, CollectionOptions, CollectionOutcome};
 pub use compact::{Compacted, compact};
 pub use curve::curve;
 pub use dataset::{Dataset, RETENTION};

@@ -15,7 +15,7 @@ use memgauge_symbols::Symbols;
 use memgauge_trace::{Manifest, Provenance, catalogue};
 
 use crate::measurement::{Measurement, PlaceName, Scope};
-use crate::partition::{Partition, day};
+use crate::partition::{DatasetPartition, day};
 use crate::recording_row::RecordingRow;
 
 /// Sum of all stalled cycles, which reports call `stalled`.
@@ -77,7 +77,10 @@ pub fn service_and_host(manifest: &Manifest) -> [String; 2] {
 }
 
 /// Day, service and host of a recording.
-pub(crate) fn partition(manifest: &Manifest, defaults: &BTreeMap<String, String>) -> Partition {
+pub(crate) fn partition(
+    manifest: &Manifest,
+    defaults: &BTreeMap<String, String>,
+) -> DatasetPartition {
     let labels = labels(manifest, defaults);
     let program = manifest.command.first().map(|path| file_name(path));
     let label = |name| labels.get(name).map(String::as_str);
@@ -85,7 +88,7 @@ pub(crate) fn partition(manifest: &Manifest, defaults: &BTreeMap<String, String>
         let text = text.filter(|text| !text.is_empty()).unwrap_or(UNKNOWN);
         text.to_owned()
     };
-    Partition {
+    DatasetPartition {
         day: day(started_unix_ns(manifest)),
         service: or_unknown(label("service").or(program)),
         host: or_unknown(label("host").or(Some(&manifest.host.name))),
@@ -111,7 +114,7 @@ pub(crate) fn measure(
     let manifest = recording.manifest();
     let mut symbols = Symbols::recorded(recording);
     let summary = summarise(recording, &mut symbols, &options(None))?;
-    let mut rows = Rows::new(&summary, recording_id(manifest));
+    let mut rows = SummedRows::new(&summary, recording_id(manifest));
     rows.add_totals(&summary);
     rows.add_hot(&summary);
     for rank in other_sampled_events(&summary, manifest) {
@@ -188,7 +191,7 @@ fn other_sampled_events(summary: &Summary, manifest: &Manifest) -> Vec<Rank> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct SumKey {
     scope: Scope,
     place: PlaceName,
     metric: String,
@@ -197,7 +200,7 @@ struct Key {
 /// Sum of the rows of one key, with the distances to the ends of its interval, which add up as if
 /// the rows were independent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct IntervalSum {
     value: f64,
     down: f64,
     up: f64,
@@ -212,18 +215,18 @@ struct MetricFacts {
 }
 
 /// Rows of a recording, summed by name: two processes that run the same program have one row.
-struct Rows {
+struct SummedRows {
     recording: String,
     metrics: BTreeMap<String, MetricFacts>,
     /// Provenance of numbers that are no event's.
     provenance: &'static str,
-    sums: BTreeMap<Key, Sum>,
+    sums: BTreeMap<SumKey, IntervalSum>,
 }
 
 const NS: &str = "ns";
 
-impl Rows {
-    fn new(summary: &Summary, recording: String) -> Rows {
+impl SummedRows {
+    fn new(summary: &Summary, recording: String) -> SummedRows {
         let facts = summary.events.iter().map(|event| {
             let facts = MetricFacts {
                 unit: event.unit.name(),
@@ -236,7 +239,7 @@ impl Rows {
             true => Provenance::Modelled,
             false => Provenance::Counted,
         };
-        Rows {
+        SummedRows {
             recording,
             metrics: facts.collect(),
             provenance: provenance.name(),
@@ -266,8 +269,8 @@ impl Rows {
         MetricFacts { unit, provenance }
     }
 
-    fn sum(&mut self, scope: Scope, place: &PlaceName, metric: &str) -> &mut Sum {
-        let key = Key {
+    fn sum(&mut self, scope: Scope, place: &PlaceName, metric: &str) -> &mut IntervalSum {
+        let key = SumKey {
             scope,
             place: place.clone(),
             metric: metric.to_owned(),
@@ -420,7 +423,7 @@ impl Rows {
         let facts: BTreeMap<String, MetricFacts> = (self.sums.keys())
             .map(|key| (key.metric.clone(), self.facts(&key.metric)))
             .collect();
-        let row = |(key, sum): (Key, Sum)| {
+        let row = |(key, sum): (SumKey, IntervalSum)| {
             let facts = facts.get(&key.metric).copied();
             let facts = facts.expect("SANITY: facts has the metrics of all keys");
             let ends = [(sum.value - sum.down).max(0.0), sum.value + sum.up];
@@ -443,7 +446,7 @@ impl Rows {
     }
 }
 
-impl Sum {
+impl IntervalSum {
     fn widen(&mut self, down: f64, up: f64) {
         self.has_interval = true;
         self.down = self.down.hypot(down);

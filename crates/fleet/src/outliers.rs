@@ -15,7 +15,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, ErrorKind, Result};
 use crate::query::{Query, facts};
 use crate::recording_row::RecordingRow;
-use crate::totals::{Totals, totals};
+use crate::totals::{MetricTotals, totals};
 
 /// Compares hosts in all metrics of whole runs, or in one.
 ///
@@ -34,13 +34,14 @@ pub fn outliers(dataset: &Dataset, query: &Query, metric: Option<&str>) -> Resul
 }
 
 /// As [`outliers`], for numbers that were already read.
-pub(crate) fn outliers_of(totals: &Totals, selected: &[RecordingRow]) -> FleetOutliers {
+pub(crate) fn outliers_of(totals: &MetricTotals, selected: &[RecordingRow]) -> FleetOutliers {
     let mut pairs: Vec<Pair> = Vec::new();
     for (metric, total) in totals {
         pairs.extend(Pair::all(metric, &total.values, selected));
     }
     let (compared, not): (Vec<Pair>, Vec<Pair>) = pairs.into_iter().partition(Pair::has_interval);
-    let lone: BTreeSet<(&Kind, &str)> = not.iter().map(|pair| (&pair.kind, &*pair.host)).collect();
+    let lone: BTreeSet<(&ComparableGroup, &str)> =
+        not.iter().map(|pair| (&pair.kind, &*pair.host)).collect();
     let mut rows: Vec<FleetOutlier> = compared
         .iter()
         .filter_map(|pair| pair.outlier(compared.len()))
@@ -63,15 +64,15 @@ pub(crate) fn outliers_of(totals: &Totals, selected: &[RecordingRow]) -> FleetOu
 
 /// Recordings with comparable numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct ComparableGroup {
     service: String,
     machine: Option<String>,
     source: String,
 }
 
-impl Kind {
-    fn of(row: &RecordingRow) -> Kind {
-        Kind {
+impl ComparableGroup {
+    fn of(row: &RecordingRow) -> ComparableGroup {
+        ComparableGroup {
             service: row.partition.service.clone(),
             machine: row.machine.clone(),
             source: row.source.clone(),
@@ -81,7 +82,7 @@ impl Kind {
 
 /// A host, and the other hosts of its service.
 struct Pair {
-    kind: Kind,
+    kind: ComparableGroup,
     host: String,
     metric: String,
     own: Vec<f64>,
@@ -90,10 +91,10 @@ struct Pair {
 
 impl Pair {
     fn all(metric: &str, values: &[(usize, f64)], selected: &[RecordingRow]) -> Vec<Pair> {
-        let mut kinds: BTreeMap<Kind, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+        let mut kinds: BTreeMap<ComparableGroup, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
         for &(recording, value) in values {
             let row = &selected[recording];
-            let hosts = kinds.entry(Kind::of(row)).or_default();
+            let hosts = kinds.entry(ComparableGroup::of(row)).or_default();
             hosts.entry(&row.partition.host).or_default().push(value);
         }
         let mut pairs = Vec::new();

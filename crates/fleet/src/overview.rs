@@ -18,7 +18,7 @@ use crate::outliers::outliers_of;
 use crate::query::{Query, facts};
 use crate::recording_row::RecordingRow;
 use crate::top::{TopOptions, top_of, usual_of};
-use crate::totals::{Total, Totals, totals};
+use crate::totals::{MetricTotals, Total, totals};
 
 /// Settings of [`overview`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,13 +115,13 @@ fn services(rows: &[RecordingRow]) -> Vec<FleetService> {
     counts.into_iter().map(service).collect()
 }
 
-fn usual_metric(totals: &Totals) -> Option<&str> {
+fn usual_metric(totals: &MetricTotals) -> Option<&str> {
     let counts = totals.iter();
     let counts = counts.map(|(metric, total)| (metric.as_str(), total.values.len()));
     usual_of(&counts.collect())
 }
 
-fn no_such_metric(metric: &str, totals: &Totals) -> Error {
+fn no_such_metric(metric: &str, totals: &MetricTotals) -> Error {
     let known: Vec<&str> = totals.keys().map(String::as_str).collect();
     let message = format!(
         "failed to show `{metric}`: no selected recording has it; use one of {}",
@@ -136,15 +136,15 @@ fn started_s(row: &RecordingRow) -> f64 {
 
 /// A recording's start in seconds, and its value.
 #[derive(Clone, Copy)]
-struct Run<'a> {
+struct RunValue<'a> {
     start_s: f64,
     value: f64,
-    kind: Kind<'a>,
+    kind: RunKind<'a>,
 }
 
 /// Runs are compared only if both were modelled on the same machine and have the same source.
 #[derive(Clone, Copy, PartialEq)]
-struct Kind<'a> {
+struct RunKind<'a> {
     machine: Option<&'a str>,
     source: &'a str,
 }
@@ -152,15 +152,15 @@ struct Kind<'a> {
 /// Histories of the services with the most recordings, and how many services have none.
 fn histories(selected: &[RecordingRow], total: &Total) -> (Vec<FleetHistory>, u64) {
     let step_s = step_s(selected);
-    let mut services: BTreeMap<&str, BTreeMap<Option<&str>, Vec<Run<'_>>>> = BTreeMap::new();
+    let mut services: BTreeMap<&str, BTreeMap<Option<&str>, Vec<RunValue<'_>>>> = BTreeMap::new();
     for &(at, value) in &total.values {
         let row = &selected[at];
         let versions = services.entry(&row.partition.service).or_default();
         let commit = row.labels.get("commit").map(String::as_str);
-        versions.entry(commit).or_default().push(Run {
+        versions.entry(commit).or_default().push(RunValue {
             start_s: started_s(row),
             value,
-            kind: Kind {
+            kind: RunKind {
                 machine: row.machine.as_deref(),
                 source: &row.source,
             },
@@ -172,7 +172,7 @@ fn histories(selected: &[RecordingRow], total: &Total) -> (Vec<FleetHistory>, u6
         of_service.count() as u64
     };
     let mut runs: Vec<_> = services.into_iter().collect();
-    let size = |versions: &BTreeMap<Option<&str>, Vec<Run<'_>>>| -> usize {
+    let size = |versions: &BTreeMap<Option<&str>, Vec<RunValue<'_>>>| -> usize {
         versions.values().map(Vec::len).sum()
     };
     runs.sort_by_key(|(name, versions)| (std::cmp::Reverse(size(versions)), *name));
@@ -181,7 +181,7 @@ fn histories(selected: &[RecordingRow], total: &Total) -> (Vec<FleetHistory>, u6
     let mut comparisons = Vec::new();
     for (name, versions) in runs {
         let recordings = size(&versions) as u64;
-        let mut versions: Vec<(Option<&str>, Vec<Run<'_>>)> = versions.into_iter().collect();
+        let mut versions: Vec<(Option<&str>, Vec<RunValue<'_>>)> = versions.into_iter().collect();
         for (_, runs) in &mut versions {
             runs.sort_by(|a, b| {
                 (a.start_s.total_cmp(&b.start_s)).then_with(|| a.value.total_cmp(&b.value))
@@ -219,7 +219,7 @@ fn step_s(selected: &[RecordingRow]) -> f64 {
         .unwrap_or(STEPS_S[STEPS_S.len() - 1])
 }
 
-fn values(runs: &[Run<'_>]) -> Vec<f64> {
+fn values(runs: &[RunValue<'_>]) -> Vec<f64> {
     runs.iter().map(|run| run.value).collect()
 }
 
@@ -228,8 +228,8 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// A version from its runs, of which there is at least one, by start.
-fn fleet_version(commit: Option<&str>, runs: &[Run<'_>], step_s: f64) -> FleetVersion {
-    let point = |runs: &[Run<'_>]| {
+fn fleet_version(commit: Option<&str>, runs: &[RunValue<'_>], step_s: f64) -> FleetVersion {
+    let point = |runs: &[RunValue<'_>]| {
         let values = values(runs);
         FleetPoint {
             first_unix_s: runs[0].start_s,
@@ -241,7 +241,7 @@ fn fleet_version(commit: Option<&str>, runs: &[Run<'_>], step_s: f64) -> FleetVe
         }
     };
     // Steps begin at whole minutes, hours and days of UTC.
-    let step = |run: &Run<'_>| (run.start_s / step_s).floor();
+    let step = |run: &RunValue<'_>| (run.start_s / step_s).floor();
     let whole = point(runs);
     FleetVersion {
         commit: commit.map(str::to_owned),
@@ -259,7 +259,7 @@ fn fleet_version(commit: Option<&str>, runs: &[Run<'_>], step_s: f64) -> FleetVe
 }
 
 /// Compares each version with the one before it, if their runs are of one kind. The intervals hold together at 95 %.
-fn add_changes(histories: &mut [FleetHistory], runs: &[Vec<(Option<&str>, Vec<Run<'_>>)>]) {
+fn add_changes(histories: &mut [FleetHistory], runs: &[Vec<(Option<&str>, Vec<RunValue<'_>>)>]) {
     let comparisons: usize = runs
         .iter()
         .map(|versions| versions.len().saturating_sub(1))

@@ -11,13 +11,13 @@ const MAX_VALUE_BYTES: usize = 160;
 
 /// Day, service and host of recordings whose rows are in the same folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Partition {
+pub(crate) struct DatasetPartition {
     pub(crate) day: String,
     pub(crate) service: String,
     pub(crate) host: String,
 }
 
-impl Partition {
+impl DatasetPartition {
     /// Path of the folder within a table's folder.
     pub(crate) fn folder(&self) -> String {
         let [day, service, host] = [&self.day, &self.service, &self.host].map(|v| encoded(v));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memgauge_report::fleet::FleetFacts;
 
-use crate::dataset::Version;
+use crate::dataset::DatasetVersion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::recording_row::RecordingRow;
 
@@ -27,7 +27,7 @@ impl Query {
     ///
     /// # Errors
     /// No recording is selected.
-    pub(crate) fn select(&self, version: Version) -> Result<Vec<RecordingRow>> {
+    pub(crate) fn select(&self, version: DatasetVersion) -> Result<Vec<RecordingRow>> {
         let all = version.recordings.len();
         let mut rows = version.recordings;
         rows.retain(|row| self.selects(row));

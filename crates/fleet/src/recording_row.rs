@@ -13,7 +13,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::error::{Error, Result};
-use crate::partition::Partition;
+use crate::partition::DatasetPartition;
 
 /// A recording of a dataset.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,7 +24,7 @@ pub(crate) struct RecordingRow {
     pub(crate) file: String,
     /// The same of its curves, if it has any.
     pub(crate) curve_file: Option<String>,
-    pub(crate) partition: Partition,
+    pub(crate) partition: DatasetPartition,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) command: Vec<String>,
     /// The modelled machine.
@@ -63,11 +63,11 @@ impl RecordingRow {
     }
 }
 
-pub(crate) fn measurements_path(partition: &Partition, file: &str) -> String {
+pub(crate) fn measurements_path(partition: &DatasetPartition, file: &str) -> String {
     format!("measurements/{}/{file}.parquet", partition.folder())
 }
 
-pub(crate) fn curves_path(partition: &Partition, file: &str) -> String {
+pub(crate) fn curves_path(partition: &DatasetPartition, file: &str) -> String {
     format!("curves/{}/{file}.parquet", partition.folder())
 }
 
@@ -221,7 +221,7 @@ pub(crate) fn batch(rows: &[RecordingRow], version: u64) -> Result<RecordBatch> 
 
 /// Reads the rows of a batch. `None` if its columns are not those of [`schema`].
 pub(crate) fn rows(batch: &RecordBatch) -> Option<Vec<RecordingRow>> {
-    let columns = Columns(batch);
+    let columns = BatchColumns(batch);
     let mut rows = Vec::with_capacity(batch.num_rows());
     let [
         id,
@@ -287,7 +287,7 @@ pub(crate) fn rows(batch: &RecordBatch) -> Option<Vec<RecordingRow>> {
             id: text(id),
             file: text(file),
             curve_file: maybe(curve_file),
-            partition: Partition {
+            partition: DatasetPartition {
                 day: text(day),
                 service: text(service),
                 host: text(host),
@@ -319,9 +319,9 @@ pub(crate) fn rows(batch: &RecordBatch) -> Option<Vec<RecordingRow>> {
     Some(rows)
 }
 
-struct Columns<'a>(&'a RecordBatch);
+struct BatchColumns<'a>(&'a RecordBatch);
 
-impl<'a> Columns<'a> {
+impl<'a> BatchColumns<'a> {
     fn texts(&self, name: &str) -> Option<&'a StringArray> {
         self.0.column_by_name(name)?.as_string_opt()
     }
@@ -369,7 +369,7 @@ mod tests {
             id: "1-2".to_owned(),
             file: "f".to_owned(),
             curve_file: Some("c".to_owned()),
-            partition: Partition {
+            partition: DatasetPartition {
                 day: "2026-11-28".to_owned(),
                 service: "../checkout".to_owned(),
                 host: "web-1".to_owned(),

@@ -23,21 +23,21 @@ use crate::recording_row::RecordingRow;
 
 /// Rows that a question needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct MeasurementFilter {
     pub(crate) scopes: Vec<Scope>,
     /// `None`: all metrics.
     pub(crate) metric: Option<String>,
 }
 
 /// Rows of a file that are wanted, of recordings that may not be.
-pub(crate) struct Rows<'a> {
-    batch: &'a Columns,
+pub(crate) struct SelectedRows<'a> {
+    batch: &'a MeasurementColumns,
     /// Index of the selected recording by dictionary key.
     recordings: Vec<Option<usize>>,
     scopes: Vec<Option<Scope>>,
 }
 
-struct Columns {
+struct MeasurementColumns {
     recording: Texts,
     scope: Texts,
     name: Texts,
@@ -78,19 +78,19 @@ impl Texts {
 
 /// One number.
 #[derive(Clone, Copy)]
-pub(crate) struct Row<'a> {
-    rows: &'a Rows<'a>,
+pub(crate) struct MeasurementRow<'a> {
+    rows: &'a SelectedRows<'a>,
     at: usize,
     /// Index of its recording in the selection.
     pub(crate) recording: usize,
     pub(crate) scope: Scope,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> SelectedRows<'a> {
     /// The wanted rows of selected recordings.
-    pub(crate) fn iter(&'a self) -> impl Iterator<Item = Row<'a>> {
+    pub(crate) fn iter(&'a self) -> impl Iterator<Item = MeasurementRow<'a>> {
         (0..self.batch.value.len()).filter_map(move |at| {
-            Some(Row {
+            Some(MeasurementRow {
                 rows: self,
                 at,
                 recording: self.recordings[self.batch.recording.key(at)?]?,
@@ -100,8 +100,8 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl Row<'_> {
-    /// Identifies the place within [`Rows`].
+impl MeasurementRow<'_> {
+    /// Identifies the place within [`SelectedRows`].
     pub(crate) fn place_key(&self) -> [Option<usize>; 3] {
         let columns = self.rows.batch;
         [&columns.name, &columns.function, &columns.module].map(|texts| texts.key(self.at))
@@ -156,9 +156,9 @@ type Files<'a> = BTreeMap<String, HashMap<&'a str, usize>>;
 pub(crate) fn scan<S: Send>(
     dataset: &Dataset,
     selected: &[RecordingRow],
-    wanted: &Wanted,
+    filter: &MeasurementFilter,
     new_state: impl Fn() -> S + Sync,
-    visit: impl Fn(&mut S, &Rows) + Sync,
+    visit: impl Fn(&mut S, &SelectedRows) + Sync,
 ) -> Result<Vec<S>> {
     let mut files = Files::new();
     for (index, row) in selected.iter().enumerate() {
@@ -170,7 +170,7 @@ pub(crate) fn scan<S: Send>(
     let work = || {
         let mut state = new_state();
         while let Some((path, recordings)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            scan_file(dataset, path, recordings, wanted, |rows| {
+            scan_file(dataset, path, recordings, filter, |rows| {
                 visit(&mut state, rows)
             })?;
         }
@@ -193,8 +193,8 @@ fn scan_file(
     dataset: &Dataset,
     path: &str,
     recordings: &HashMap<&str, usize>,
-    wanted: &Wanted,
-    mut visit: impl FnMut(&Rows),
+    filter: &MeasurementFilter,
+    mut visit: impl FnMut(&SelectedRows),
 ) -> Result<()> {
     let bytes = dataset.store.get(path)?;
     let bytes = bytes.ok_or_else(|| {
@@ -204,15 +204,15 @@ fn scan_file(
         )
     })?;
     let corrupt = |why: &dyn std::fmt::Display| Error::corrupt(path, why);
-    let batches = filtered(bytes, wanted).map_err(|why| corrupt(&why))?;
+    let batches = filtered(bytes, filter).map_err(|why| corrupt(&why))?;
     for batch in batches {
         let columns = batch
             .map(|batch| columns(&batch))
             .map_err(|why| corrupt(&why))?;
         let columns =
             columns.ok_or_else(|| corrupt(&"it does not have the columns of measurements"))?;
-        let is_wanted = |scope: &Scope| wanted.scopes.contains(scope);
-        visit(&Rows {
+        let is_wanted = |scope: &Scope| filter.scopes.contains(scope);
+        visit(&SelectedRows {
             recordings: columns.recording.by_key(|id| recordings.get(id).copied()),
             scopes: columns
                 .scope
@@ -226,7 +226,7 @@ fn scan_file(
 /// Batches with the rows of the wanted scopes and metric.
 fn filtered(
     bytes: Bytes,
-    wanted: &Wanted,
+    filter: &MeasurementFilter,
 ) -> std::result::Result<
     impl Iterator<Item = std::result::Result<RecordBatch, ArrowError>>,
     parquet::errors::ParquetError,
@@ -234,14 +234,14 @@ fn filtered(
     let options = ArrowReaderOptions::new().with_schema(with_dictionaries());
     let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(bytes, options)?;
     let parquet_schema = builder.parquet_schema();
-    let scopes: Vec<&'static str> = wanted.scopes.iter().map(|scope| scope.name()).collect();
+    let scopes: Vec<&'static str> = filter.scopes.iter().map(|scope| scope.name()).collect();
     let by_scope = equal_to(move |scope| scopes.contains(&scope));
     let mut predicates: Vec<Box<dyn parquet::arrow::arrow_reader::ArrowPredicate>> =
         vec![Box::new(ArrowPredicateFn::new(
             ProjectionMask::columns(parquet_schema, ["scope"]),
             by_scope,
         ))];
-    if let Some(wanted) = wanted.metric.clone() {
+    if let Some(wanted) = filter.metric.clone() {
         predicates.push(Box::new(ArrowPredicateFn::new(
             ProjectionMask::columns(parquet_schema, ["metric"]),
             equal_to(move |metric| metric == wanted),
@@ -283,7 +283,7 @@ fn with_dictionaries() -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-fn columns(batch: &RecordBatch) -> Option<Columns> {
+fn columns(batch: &RecordBatch) -> Option<MeasurementColumns> {
     let texts = |name| {
         let column = batch
             .column_by_name(name)?
@@ -296,7 +296,7 @@ fn columns(batch: &RecordBatch) -> Option<Columns> {
             .as_primitive_opt::<Float64Type>()?;
         Some(column.clone())
     };
-    Some(Columns {
+    Some(MeasurementColumns {
         recording: texts("recording")?,
         scope: texts("scope")?,
         name: texts("name")?,

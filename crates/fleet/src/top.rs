@@ -12,7 +12,7 @@ use crate::measure::STALLED_CYCLES;
 use crate::measurement::{PlaceName, Scope};
 use crate::query::{Query, facts};
 use crate::recording_row::RecordingRow;
-use crate::scan::{Rows, Wanted, scan};
+use crate::scan::{MeasurementFilter, SelectedRows, scan};
 
 /// Settings of [`top`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +31,15 @@ const USUAL: [&str; 2] = [STALLED_CYCLES, "cycles"];
 
 /// Values of a place by recording.
 #[derive(Default)]
-struct Sums {
+struct PlaceSums {
     places: HashMap<PlaceName, Vec<(usize, f64)>>,
     /// Units and provenances that occur.
     units: BTreeSet<String>,
     provenances: BTreeSet<String>,
 }
 
-impl Sums {
-    fn visit(&mut self, rows: &Rows) {
+impl PlaceSums {
+    fn visit(&mut self, rows: &SelectedRows) {
         // Texts are looked up once for each place of a file, not for each row.
         let mut known: HashMap<[Option<usize>; 3], Vec<(usize, f64)>> = HashMap::new();
         let mut names = HashMap::new();
@@ -62,7 +62,7 @@ impl Sums {
         }
     }
 
-    fn merge(&mut self, other: Sums) {
+    fn merge(&mut self, other: PlaceSums) {
         for (place, values) in other.places {
             self.places.entry(place).or_default().extend(values);
         }
@@ -98,12 +98,18 @@ pub(crate) fn top_of(
         (None, Scope::Process | Scope::Device) => IoSummary::BYTES.to_owned(),
         (None, _) => usual_metric(selected)?,
     };
-    let wanted = Wanted {
+    let filter = MeasurementFilter {
         scopes: vec![scope],
         metric: Some(metric.clone()),
     };
-    let parts = scan(dataset, selected, &wanted, Sums::default, Sums::visit)?;
-    let mut sums = Sums::default();
+    let parts = scan(
+        dataset,
+        selected,
+        &filter,
+        PlaceSums::default,
+        PlaceSums::visit,
+    )?;
+    let mut sums = PlaceSums::default();
     parts.into_iter().for_each(|part| sums.merge(part));
     if sums.places.is_empty() {
         return Err(no_such_metric(selected, &metric, scope));
@@ -113,7 +119,7 @@ pub(crate) fn top_of(
         .map(|row| row.metrics.contains(&metric))
         .collect();
     let of_functions = matches!(scope, Scope::Function | Scope::Line);
-    let mut places: Vec<Place> = (sums.places.into_iter()).map(Place::new).collect();
+    let mut places: Vec<RankedPlace> = (sums.places.into_iter()).map(RankedPlace::new).collect();
     sort(&mut places);
     // Recordings without the metric do not count towards the mean.
     let counted: Vec<bool> = match of_functions {
@@ -136,7 +142,7 @@ pub(crate) fn top_of(
     }
     let others = places.split_off(places.len().min(options.rows));
     let recordings = facts.recordings;
-    let row = |place: Place| place.row(recordings as usize, total);
+    let row = |place: RankedPlace| place.row(recordings as usize, total);
     Ok(FleetTop {
         scope: scope.name().to_owned(),
         metric,
@@ -170,7 +176,7 @@ fn top_without_functions(
     usual_metric(selected).map(|_| FleetTop::default())
 }
 
-fn sort(places: &mut [Place]) {
+fn sort(places: &mut [RankedPlace]) {
     places.sort_by(|a, b| {
         b.value
             .total_cmp(&a.value)
@@ -179,8 +185,8 @@ fn sort(places: &mut [Place]) {
 }
 
 /// Sums the dynamic loader and startup in one place unless they matter, as reports do.
-fn fold_startup(places: &mut Vec<Place>, scope: Scope, total: f64) {
-    let is_startup = |place: &Place| {
+fn fold_startup(places: &mut Vec<RankedPlace>, scope: Scope, total: f64) {
+    let is_startup = |place: &RankedPlace| {
         let function = match scope {
             Scope::Line => &place.name.function,
             _ => &place.name.name,
@@ -193,7 +199,7 @@ fn fold_startup(places: &mut Vec<Place>, scope: Scope, total: f64) {
     if value >= limit {
         return;
     }
-    let (startup, mut rest): (Vec<Place>, Vec<Place>) =
+    let (startup, mut rest): (Vec<RankedPlace>, Vec<RankedPlace>) =
         std::mem::take(places).into_iter().partition(is_startup);
     let mut values: BTreeMap<usize, f64> = BTreeMap::new();
     for &(recording, value) in startup.iter().flat_map(|place| &place.values) {
@@ -204,24 +210,24 @@ fn fold_startup(places: &mut Vec<Place>, scope: Scope, total: f64) {
         ..PlaceName::default()
     };
     if !values.is_empty() {
-        rest.push(Place::new((name, values.into_iter().collect())));
+        rest.push(RankedPlace::new((name, values.into_iter().collect())));
     }
     sort(&mut rest);
     *places = rest;
 }
 
-struct Place {
+struct RankedPlace {
     name: PlaceName,
     value: f64,
     /// Values by recording. Recordings without a value are missing.
     values: Vec<(usize, f64)>,
 }
 
-impl Place {
-    fn new((name, mut values): (PlaceName, Vec<(usize, f64)>)) -> Place {
+impl RankedPlace {
+    fn new((name, mut values): (PlaceName, Vec<(usize, f64)>)) -> RankedPlace {
         // The order of threads must not reach the last bit of a sum.
         values.sort_by_key(|value| value.0);
-        Place {
+        RankedPlace {
             name,
             value: values.iter().map(|value| value.1).sum(),
             values,
@@ -288,13 +294,13 @@ fn no_such_metric(selected: &[RecordingRow], metric: &str, scope: Scope) -> Erro
 mod tests {
     use super::*;
 
-    fn place(name: &str, module: &str, values: &[(usize, f64)]) -> Place {
+    fn place(name: &str, module: &str, values: &[(usize, f64)]) -> RankedPlace {
         let name = PlaceName {
             name: name.to_owned(),
             module: module.to_owned(),
             ..PlaceName::default()
         };
-        Place::new((name, values.to_vec()))
+        RankedPlace::new((name, values.to_vec()))
     }
 
     #[test]
@@ -311,7 +317,7 @@ mod tests {
             ];
             let total = places.iter().map(|place| place.value).sum();
             fold_startup(&mut places, Scope::Function, total);
-            let row = |place: Place| (place.name.name, place.value, place.values);
+            let row = |place: RankedPlace| (place.name.name, place.value, place.values);
             places.into_iter().map(row).collect::<Vec<_>>()
         };
         let expected = (STARTUP.to_owned(), 70.0, vec![(0, 30.0), (1, 40.0)]);

@@ -6,7 +6,7 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::measurement::Scope;
 use crate::recording_row::RecordingRow;
-use crate::scan::{Rows, Wanted, scan};
+use crate::scan::{MeasurementFilter, SelectedRows, scan};
 
 /// A metric of whole runs.
 #[derive(Default)]
@@ -17,19 +17,19 @@ pub(crate) struct Total {
 }
 
 /// By metric.
-pub(crate) type Totals = BTreeMap<String, Total>;
+pub(crate) type MetricTotals = BTreeMap<String, Total>;
 
 /// Reads all metrics of whole runs, or one.
 pub(crate) fn totals(
     dataset: &Dataset,
     selected: &[RecordingRow],
     metric: Option<&str>,
-) -> Result<Totals> {
-    let wanted = Wanted {
+) -> Result<MetricTotals> {
+    let filter = MeasurementFilter {
         scopes: vec![Scope::Total],
         metric: metric.map(str::to_owned),
     };
-    let visit = |totals: &mut Totals, rows: &Rows| {
+    let visit = |totals: &mut MetricTotals, rows: &SelectedRows| {
         for row in rows.iter() {
             if !totals.contains_key(row.metric()) {
                 totals.insert(row.metric().to_owned(), Total::default());
@@ -43,8 +43,8 @@ pub(crate) fn totals(
             }
         }
     };
-    let mut totals = Totals::new();
-    for part in scan(dataset, selected, &wanted, Totals::new, visit)? {
+    let mut totals = MetricTotals::new();
+    for part in scan(dataset, selected, &filter, MetricTotals::new, visit)? {
         for (metric, total) in part {
             let sum = totals.entry(metric).or_default();
             sum.values.extend(total.values);
