@@ -25,18 +25,18 @@ pub(crate) const fn has_library() -> bool {
 
 /// A private folder, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct PrivateFolder {
     path: PathBuf,
     /// Keeps other recorders from removing the folder.
     _lock: File,
 }
 
-impl Folder {
+impl PrivateFolder {
     /// Creates the folder and writes the library to it.
     ///
     /// # Errors
     /// There is no folder from which programs may be run.
-    pub(crate) fn create() -> Result<Folder> {
+    pub(crate) fn create() -> Result<PrivateFolder> {
         let created = candidates().iter().find_map(|base| {
             remove_orphans(base, NAME);
             (0..100).find_map(|attempt| create_in(base, attempt).ok())
@@ -74,7 +74,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for PrivateFolder {
     fn drop(&mut self) {
         // Best effort: the next recorder removes what is left.
         let _ = fs::remove_dir_all(&self.path);
@@ -90,12 +90,12 @@ fn candidates() -> Vec<PathBuf> {
     all.into_iter().filter(fits).collect()
 }
 
-fn create_in(base: &Path, attempt: u32) -> io::Result<Folder> {
+fn create_in(base: &Path, attempt: u32) -> io::Result<PrivateFolder> {
     let path = base.join(format!("{NAME}{}-{attempt}", std::process::id()));
     DirBuilder::new().mode(0o700).create(&path)?;
     let lock = File::create(path.join(LOCK_FILE))?;
     lock_shared_memory(&lock)?;
-    let folder = Folder { path, _lock: lock };
+    let folder = PrivateFolder { path, _lock: lock };
     let mut library = File::create(folder.library())?;
     library.write_all(LIBRARY_BYTES)?;
     library.set_permissions(fs::Permissions::from_mode(0o500))?;

@@ -33,7 +33,7 @@ use memgauge_host::{Error, ErrorKind, Result};
 use memgauge_trace::{CommandEnd, OwnCost};
 use object::{Object as _, ObjectKind, elf};
 
-use folder::Folder;
+use folder::PrivateFolder;
 use recorder::Recorder;
 
 /// Default number of bytes between two samples.
@@ -107,7 +107,7 @@ pub fn check_program(program: &Path) -> Result<()> {
 /// # Errors
 /// The program cannot run, or the recording cannot be written.
 pub fn record(options: &Options) -> Result<Outcome> {
-    let folder = Folder::create()?;
+    let folder = PrivateFolder::create()?;
     let mut recorder = Recorder::create(options, &folder)?;
     let started = Instant::now();
     let mut program = Program::start(&mut command(options, &folder))?;
@@ -134,7 +134,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
     Ok(Outcome { end, notes })
 }
 
-fn command(options: &Options, folder: &Folder) -> Command {
+fn command(options: &Options, folder: &PrivateFolder) -> Command {
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]);
     // In front of other libraries, whose malloc is called in turn.

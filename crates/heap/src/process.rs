@@ -14,7 +14,7 @@ use crate::wire::FUNCTIONS;
 
 /// An allocation or free.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
+pub(crate) struct HeapEvent {
     pub(crate) time_ns: u64,
     pub(crate) address: u64,
     pub(crate) kind: EventKind,
@@ -32,25 +32,25 @@ pub(crate) enum EventKind {
 /// by the sum of `x / p` over the sampled ones (Horvitz and Thompson). The variance of the sum is
 /// estimated by the sum of `x² (1 - p) / p²`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Weight {
+pub(crate) struct SampleWeight {
     /// `1 / p`.
     factor: f64,
     /// `(1 - p) / p²`.
     variance: f64,
 }
 
-impl Weight {
+impl SampleWeight {
     /// Weight of a sampled allocation, with `period` bytes between two samples on average.
-    pub(crate) fn new(bytes: u64, period: u64) -> Weight {
+    pub(crate) fn new(bytes: u64, period: u64) -> SampleWeight {
         if period <= 1 {
-            return Weight {
+            return SampleWeight {
                 factor: 1.0,
                 variance: 0.0,
             };
         }
         let expected = bytes.max(1) as f64 / period as f64;
         let probability = -(-expected).exp_m1();
-        Weight {
+        SampleWeight {
             factor: 1.0 / probability,
             variance: (-expected).exp() / (probability * probability),
         }
@@ -80,7 +80,7 @@ struct SiteSums {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Object {
+struct LiveAllocation {
     site: u32,
     bytes: u64,
     start_ns: u64,
@@ -109,12 +109,12 @@ impl HeapTotals {
 
 /// Allocations of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Allocations {
+pub(crate) struct ProcessHeap {
     period: u64,
     sites: Vec<SiteSums>,
     origins: Vec<(u8, Option<FrameId>)>,
     by_origin: HashMap<(u8, Option<FrameId>), u32>,
-    objects: HashMap<u64, Object>,
+    objects: HashMap<u64, LiveAllocation>,
     /// Objects whose memory was allocated again before their free was read, which is the case for
     /// `realloc`: the number of frees to ignore, by address.
     replaced: HashMap<u64, u32>,
@@ -123,17 +123,17 @@ pub(crate) struct Allocations {
     unknown_frees: u64,
 }
 
-impl Allocations {
-    pub(crate) fn new(period: u64) -> Allocations {
-        Allocations {
+impl ProcessHeap {
+    pub(crate) fn new(period: u64) -> ProcessHeap {
+        ProcessHeap {
             period,
-            ..Allocations::default()
+            ..ProcessHeap::default()
         }
     }
 
     /// Number of the site of a function and its caller.
     pub(crate) fn site(&mut self, function: u8, caller: Option<FrameId>) -> u32 {
-        let Allocations {
+        let ProcessHeap {
             sites,
             origins,
             by_origin,
@@ -146,15 +146,15 @@ impl Allocations {
         })
     }
 
-    pub(crate) fn apply(&mut self, event: &Event) {
+    pub(crate) fn apply(&mut self, event: &HeapEvent) {
         match event.kind {
             EventKind::Allocated { site, bytes } => self.allocate(event, site, bytes),
             EventKind::Freed { is_temporary } => self.free(event, is_temporary),
         }
     }
 
-    fn allocate(&mut self, event: &Event, site: u32, bytes: u64) {
-        let object = Object {
+    fn allocate(&mut self, event: &HeapEvent, site: u32, bytes: u64) {
+        let object = LiveAllocation {
             site,
             bytes,
             start_ns: event.time_ns,
@@ -163,7 +163,7 @@ impl Allocations {
             *self.replaced.entry(event.address).or_default() += 1;
             self.end(&old, event.time_ns, false);
         }
-        let weight = Weight::new(bytes, self.period);
+        let weight = SampleWeight::new(bytes, self.period);
         let amount = weight.amount(bytes);
         let sums = &mut self.sites[site as usize];
         sums.allocations += weight.factor;
@@ -174,7 +174,7 @@ impl Allocations {
         self.peak.add(event.time_ns, site, amount);
     }
 
-    fn free(&mut self, event: &Event, is_temporary: bool) {
+    fn free(&mut self, event: &HeapEvent, is_temporary: bool) {
         match self.objects.get(&event.address).copied() {
             Some(object) if object.start_ns <= event.time_ns => {
                 self.objects.remove(&event.address);
@@ -187,8 +187,8 @@ impl Allocations {
         }
     }
 
-    fn end(&mut self, object: &Object, time_ns: u64, is_temporary: bool) {
-        let weight = Weight::new(object.bytes, self.period);
+    fn end(&mut self, object: &LiveAllocation, time_ns: u64, is_temporary: bool) {
+        let weight = SampleWeight::new(object.bytes, self.period);
         let amount = weight.amount(object.bytes);
         let removed = HeapAmount {
             bytes: -amount.bytes,
@@ -261,7 +261,7 @@ impl Allocations {
     pub(crate) fn classes(&self, pid: Pid) -> Vec<HeapClassRow> {
         let mut classes = self.classes.clone();
         for object in self.objects.values() {
-            let weight = Weight::new(object.bytes, self.period);
+            let weight = SampleWeight::new(object.bytes, self.period);
             classes.add(object.bytes, None, weight.factor);
         }
         classes.rows(pid)
@@ -272,18 +272,18 @@ impl Allocations {
 mod tests {
     use super::*;
 
-    fn allocated(time_ns: u64, address: u64, bytes: u64) -> Event {
+    fn allocated(time_ns: u64, address: u64, bytes: u64) -> HeapEvent {
         let kind = EventKind::Allocated { site: 0, bytes };
-        Event {
+        HeapEvent {
             time_ns,
             address,
             kind,
         }
     }
 
-    fn freed(time_ns: u64, address: u64) -> Event {
+    fn freed(time_ns: u64, address: u64) -> HeapEvent {
         let kind = EventKind::Freed { is_temporary: true };
-        Event {
+        HeapEvent {
             time_ns,
             address,
             kind,
@@ -296,18 +296,18 @@ mod tests {
     fn weights_are_unbiased_and_their_variance_is_that_of_the_estimates() {
         for (bytes, period) in [(1u64, 64u64), (64, 64), (1 << 20, 1 << 16), (100, 1 << 16)] {
             let p = 1.0 - (-(bytes as f64) / period as f64).exp();
-            let weight = Weight::new(bytes, period);
+            let weight = SampleWeight::new(bytes, period);
             assert!((p * weight.factor - 1.0).abs() < 1e-9);
             // E[v] = p v, which must be Var[1/p if sampled] = 1/p - 1.
             assert!((p * weight.variance - (1.0 / p - 1.0)).abs() < 1e-6 / p);
         }
-        let all = Weight::new(7, 1);
+        let all = SampleWeight::new(7, 1);
         assert_eq!(all.amount(7), HeapAmount::exact(7));
     }
 
     #[test]
     fn memory_that_realloc_released_can_be_allocated_before_its_free_is_read() {
-        let mut heap = Allocations::new(1);
+        let mut heap = ProcessHeap::new(1);
         heap.site(0, None);
         heap.apply(&allocated(10, 0x1000, 100));
         heap.apply(&allocated(30, 0x1000, 8));
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn classes_have_each_allocation_by_size_and_lifetime() {
-        let mut heap = Allocations::new(1);
+        let mut heap = ProcessHeap::new(1);
         heap.site(0, None);
         heap.apply(&allocated(10, 0x1000, 4));
         heap.apply(&allocated(10, 0x2000, 7));

@@ -16,11 +16,11 @@ use memgauge_trace::{
 };
 
 use crate::Options;
-use crate::folder::Folder;
-use crate::process::{Allocations, Event, EventKind, HeapTotals};
+use crate::folder::PrivateFolder;
+use crate::process::{EventKind, HeapEvent, HeapTotals, ProcessHeap};
 use crate::resident::Resident;
-use crate::sys::Ring;
-use crate::wire::{self, MAX_STACKS, Record};
+use crate::sys::SharedRing;
+use crate::wire::{self, HeapRecord, MAX_STACKS};
 
 /// A stack of a ring. Its frames are written when an allocation needs them, whose time they get.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ struct RingStack {
 
 /// A ring and what was read from it.
 struct RingReader {
-    ring: Ring,
+    ring: SharedRing,
     position: u64,
     stacks: Vec<RingStack>,
     tid: u32,
@@ -41,14 +41,14 @@ struct RingReader {
 }
 
 /// A program in a process.
-struct Image {
+struct ProcessImage {
     pid: u32,
     start_ns: u64,
     watched: Watched,
     rings: Vec<RingReader>,
     /// Events that other threads may have earlier ones than.
-    pending: Vec<Event>,
-    heap: Allocations,
+    pending: Vec<HeapEvent>,
+    heap: ProcessHeap,
     resident: Resident,
     mapped: HashSet<(u64, u64, String)>,
     threads: BTreeMap<u32, Thread>,
@@ -58,7 +58,7 @@ struct Image {
 
 /// Losses of all processes.
 #[derive(Debug, Default)]
-struct Losses {
+struct RecorderLosses {
     full_rings: u64,
     unfollowed: u64,
     broken_stacks: u64,
@@ -67,23 +67,23 @@ struct Losses {
 }
 
 pub(crate) struct Recorder<'a> {
-    folder: &'a Folder,
+    folder: &'a PrivateFolder,
     writer: Writer,
     period: u64,
     start_ns: u64,
-    images: Vec<Image>,
+    images: Vec<ProcessImage>,
     stacks: Stacks,
     files: ProgramFiles,
     /// Number of sites so far, by process: an exec begins a new image of the same process.
     sites: HashMap<u32, u32>,
     totals: HeapTotals,
-    losses: Losses,
+    losses: RecorderLosses,
     own_mallocs: Vec<String>,
     has_processes: bool,
 }
 
 impl<'a> Recorder<'a> {
-    pub(crate) fn create(options: &Options, folder: &'a Folder) -> Result<Recorder<'a>> {
+    pub(crate) fn create(options: &Options, folder: &'a PrivateFolder) -> Result<Recorder<'a>> {
         let source = SourceFacts {
             kind: SourceKind::Malloc,
             settings: SourceSettings {
@@ -102,7 +102,7 @@ impl<'a> Recorder<'a> {
             files: ProgramFiles::new(),
             sites: HashMap::default(),
             totals: HeapTotals::default(),
-            losses: Losses::default(),
+            losses: RecorderLosses::default(),
             own_mallocs: Vec::new(),
             has_processes: false,
         })
@@ -149,7 +149,7 @@ impl<'a> Recorder<'a> {
 
     fn add_rings(&mut self) -> Result<()> {
         for path in self.folder.rings() {
-            let ring = Ring::map(&path);
+            let ring = SharedRing::map(&path);
             // Nobody needs the name any more. If it stays, the ring would be read twice.
             std::fs::remove_file(&path)
                 .map_err(|e| Error::system(format!("failed to remove `{}`", path.display()), e))?;
@@ -162,7 +162,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    fn add_ring(&mut self, ring: Ring) -> Result<()> {
+    fn add_ring(&mut self, ring: SharedRing) -> Result<()> {
         self.has_processes = true;
         let (pid, start_ns) = (ring.u32(wire::PID), ring.u64(wire::START_NS));
         let known = self
@@ -183,7 +183,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    fn add_image(&mut self, ring: &Ring) -> Result<usize> {
+    fn add_image(&mut self, ring: &SharedRing) -> Result<usize> {
         let (pid, start_ns) = (ring.u32(wire::PID), ring.u64(wire::START_NS));
         let program = ring.program();
         if self.sites.contains_key(&pid) || self.images.iter().any(|image| image.pid == pid) {
@@ -203,13 +203,13 @@ impl<'a> Recorder<'a> {
             start_ns: start_ns.saturating_sub(self.start_ns),
             ..Thread::default()
         };
-        self.images.push(Image {
+        self.images.push(ProcessImage {
             pid,
             start_ns,
             watched: Watched::new(pid),
             rings: Vec::new(),
             pending: Vec::new(),
-            heap: Allocations::new(self.period),
+            heap: ProcessHeap::new(self.period),
             resident: Resident::new(start_ns.saturating_sub(self.start_ns)),
             mapped: HashSet::new(),
             threads: [(pid, main)].into(),
@@ -228,7 +228,7 @@ impl<'a> Recorder<'a> {
             files,
             ..
         } = self;
-        let mut output = Output {
+        let mut output = RecordOutput {
             writer,
             start_ns: *start_ns,
             stacks,
@@ -237,7 +237,7 @@ impl<'a> Recorder<'a> {
         images[number].read(&mut output)
     }
 
-    fn end_image(&mut self, mut image: Image, end_ns: u64) -> Result<()> {
+    fn end_image(&mut self, mut image: ProcessImage, end_ns: u64) -> Result<()> {
         image.apply_until(u64::MAX);
         let pid = Pid(image.pid);
         let first_site = *self.sites.entry(image.pid).or_default();
@@ -362,22 +362,22 @@ fn heap_totals(heap: &HeapTotals) -> BTreeMap<String, u64> {
 }
 
 /// Destinations of the records of a ring.
-struct Output<'a> {
+struct RecordOutput<'a> {
     writer: &'a mut Writer,
     start_ns: u64,
     stacks: &'a mut Stacks,
     files: &'a mut ProgramFiles,
 }
 
-impl Output<'_> {
+impl RecordOutput<'_> {
     /// Time since the start of the recording.
     fn time_ns(&self, monotonic_ns: u64) -> u64 {
         monotonic_ns.saturating_sub(self.start_ns)
     }
 }
 
-impl Image {
-    fn read(&mut self, output: &mut Output<'_>) -> Result<()> {
+impl ProcessImage {
+    fn read(&mut self, output: &mut RecordOutput<'_>) -> Result<()> {
         let mut rings = std::mem::take(&mut self.rings);
         let read = rings
             .iter_mut()
@@ -386,7 +386,7 @@ impl Image {
         read
     }
 
-    fn read_ring(&mut self, reader: &mut RingReader, output: &mut Output<'_>) -> Result<()> {
+    fn read_ring(&mut self, reader: &mut RingReader, output: &mut RecordOutput<'_>) -> Result<()> {
         let head = reader.ring.u64(wire::HEAD);
         let unread = head.wrapping_sub(reader.position);
         reader.is_damaged |= unread > reader.ring.words;
@@ -413,12 +413,12 @@ impl Image {
 
     fn observe(
         &mut self,
-        record: Record,
+        record: HeapRecord,
         reader: &mut RingReader,
-        output: &mut Output<'_>,
+        output: &mut RecordOutput<'_>,
     ) -> Result<()> {
         match record {
-            Record::Allocated {
+            HeapRecord::Allocated {
                 function,
                 stack,
                 time_ns,
@@ -428,36 +428,36 @@ impl Image {
                 let time_ns = output.time_ns(time_ns);
                 let stack = &mut reader.stacks[stack as usize];
                 let site = self.site(stack, function, time_ns, output)?;
-                self.pending.push(Event {
+                self.pending.push(HeapEvent {
                     time_ns,
                     address,
                     kind: EventKind::Allocated { site, bytes },
                 });
                 self.note_thread(reader.tid, time_ns);
             }
-            Record::Freed {
+            HeapRecord::Freed {
                 is_temporary,
                 time_ns,
                 address,
             } => {
                 let time_ns = output.time_ns(time_ns);
-                self.pending.push(Event {
+                self.pending.push(HeapEvent {
                     time_ns,
                     address,
                     kind: EventKind::Freed { is_temporary },
                 });
                 self.note_thread(reader.tid, time_ns);
             }
-            Record::Stack { number, calls } => {
+            HeapRecord::Stack { number, calls } => {
                 reader.stacks[number as usize] = RingStack {
                     calls: Some(calls.into_iter().map(VirtAddr).collect()),
                     ..RingStack::default()
                 };
             }
-            Record::Mapping { time_ns, line } => {
+            HeapRecord::Mapping { time_ns, line } => {
                 self.add_mapping(&line, output.time_ns(time_ns), output)?;
             }
-            Record::Thread { tid, time_ns } => {
+            HeapRecord::Thread { tid, time_ns } => {
                 let time_ns = output.time_ns(time_ns);
                 reader.tid = tid;
                 let parent_pid = self.threads.get(&self.pid).map(|main| main.parent_pid);
@@ -480,7 +480,7 @@ impl Image {
         stack: &mut RingStack,
         function: u8,
         time_ns: u64,
-        output: &mut Output<'_>,
+        output: &mut RecordOutput<'_>,
     ) -> Result<u32> {
         if let Some((last, site)) = stack.site
             && last == function
@@ -488,7 +488,7 @@ impl Image {
             return Ok(site);
         }
         if let Some(calls) = stack.calls.take() {
-            let Output { stacks, writer, .. } = output;
+            let RecordOutput { stacks, writer, .. } = output;
             let process = (Pid(self.pid), time_ns);
             stack.caller = stacks.caller(process, &calls, |frame| writer.push(frame))?;
         }
@@ -503,7 +503,12 @@ impl Image {
         }
     }
 
-    fn add_mapping(&mut self, line: &[u8], time_ns: u64, output: &mut Output<'_>) -> Result<()> {
+    fn add_mapping(
+        &mut self,
+        line: &[u8],
+        time_ns: u64,
+        output: &mut RecordOutput<'_>,
+    ) -> Result<()> {
         for mapping in maps::parse(line) {
             let key = (mapping.start, mapping.end, mapping.path.clone());
             if !self.mapped.insert(key) {

@@ -11,19 +11,19 @@ use crate::wire;
 /// A mapped ring. The program may write anything into it at any time, so every access is atomic
 /// and no value is trusted.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct SharedRing {
     base: *mut u8,
     bytes: usize,
     /// Number of words, a power of two.
     pub(crate) words: u64,
 }
 
-impl Ring {
+impl SharedRing {
     /// Maps the ring in a file. `None` if the file is not a ring.
     ///
     /// # Errors
     /// The file cannot be opened or mapped.
-    pub(crate) fn map(path: &Path) -> io::Result<Option<Ring>> {
+    pub(crate) fn map(path: &Path) -> io::Result<Option<SharedRing>> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let bytes = file.metadata()?.len() as usize;
         let words = (bytes.saturating_sub(wire::HEADER_BYTES) / 8) as u64;
@@ -44,7 +44,7 @@ impl Ring {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let ring = Ring {
+        let ring = SharedRing {
             base: base.cast(),
             bytes,
             words,
@@ -94,7 +94,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for SharedRing {
     fn drop(&mut self) {
         // SAFETY: `map` mapped exactly this range, and nothing refers to it any more.
         unsafe {

@@ -68,7 +68,7 @@ pub(crate) const FUNCTIONS: [&str; 9] = [
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
+pub(crate) enum HeapRecord {
     Allocated {
         function: u8,
         stack: u32,
@@ -98,11 +98,11 @@ pub(crate) enum Record {
 /// Decodes the record that starts with `word`, and returns it with the number of its words. `at`
 /// returns further words by their distance, or `None` behind the end. `None` if the words make no
 /// record.
-pub(crate) fn decode(word: u64, at: impl Fn(usize) -> Option<u64>) -> Option<(Record, usize)> {
+pub(crate) fn decode(word: u64, at: impl Fn(usize) -> Option<u64>) -> Option<(HeapRecord, usize)> {
     let (middle, high) = ((word >> 8 & 0xff_ffff) as usize, (word >> 32) as u32);
     match word & 0xff {
         1 if middle < FUNCTIONS.len() && (high as usize) < MAX_STACKS => Some((
-            Record::Allocated {
+            HeapRecord::Allocated {
                 function: middle as u8,
                 stack: high,
                 time_ns: at(1)?,
@@ -112,7 +112,7 @@ pub(crate) fn decode(word: u64, at: impl Fn(usize) -> Option<u64>) -> Option<(Re
             4,
         )),
         2 => Some((
-            Record::Freed {
+            HeapRecord::Freed {
                 is_temporary: middle == 1,
                 time_ns: at(1)?,
                 address: at(2)?,
@@ -122,7 +122,7 @@ pub(crate) fn decode(word: u64, at: impl Fn(usize) -> Option<u64>) -> Option<(Re
         3 if middle <= MAX_CALLS && (high as usize) < MAX_STACKS => {
             let calls = (1..=middle).map(at).collect::<Option<Vec<u64>>>()?;
             Some((
-                Record::Stack {
+                HeapRecord::Stack {
                     number: high,
                     calls,
                 },
@@ -136,7 +136,7 @@ pub(crate) fn decode(word: u64, at: impl Fn(usize) -> Option<u64>) -> Option<(Re
             let mut line: Vec<u8> = text.into_iter().flat_map(u64::to_le_bytes).collect();
             line.truncate(bytes);
             Some((
-                Record::Mapping {
+                HeapRecord::Mapping {
                     time_ns: at(1)?,
                     line,
                 },
@@ -144,7 +144,7 @@ pub(crate) fn decode(word: u64, at: impl Fn(usize) -> Option<u64>) -> Option<(Re
             ))
         }
         5 => Some((
-            Record::Thread {
+            HeapRecord::Thread {
                 tid: high,
                 time_ns: at(1)?,
             },
@@ -160,13 +160,13 @@ mod tests {
 
     use super::*;
 
-    fn decoded(words: &[u64]) -> Option<(Record, usize)> {
+    fn decoded(words: &[u64]) -> Option<(HeapRecord, usize)> {
         decode(*words.first()?, |n| words.get(n).copied())
     }
 
     #[test]
     fn the_example_of_the_documentation_is_an_allocation() {
-        let record = Record::Allocated {
+        let record = HeapRecord::Allocated {
             function: 0,
             stack: 7,
             time_ns: 5,
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_line_is_as_long_as_its_record_says() {
         let text = u64::from_le_bytes(*b"abcdefgh");
-        let record = Record::Mapping {
+        let record = HeapRecord::Mapping {
             time_ns: 9,
             line: b"abcdefgha".to_vec(),
         };
