@@ -18,7 +18,7 @@ use memgauge_console::outcome::usage;
 use memgauge_console::quantities::{number_of, spoken_seconds};
 use memgauge_console::terminal;
 use memgauge_fleet::{Collection, CollectionOptions, CollectionOutcome};
-use memgauge_host::running_program::Program;
+use memgauge_host::running_program::RunningProgram;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::{inherit_ignored, interrupts};
 use memgauge_live::sampling::{Interval, Outcome};
@@ -51,12 +51,12 @@ pub(crate) fn run(args: &Record, target: &str) -> anyhow::Result<CommandEnd> {
             let mut command = Command::new(name);
             memgauge_host::add_jit_names(&mut command);
             inherit_ignored(command.args(words));
-            Some(Program::start(&mut command)?)
+            Some(RunningProgram::start(&mut command)?)
         }
         None => None,
     };
-    let recorded = record_intervals(args, &collection, program.as_ref().map(Program::pid));
-    let end = program.as_mut().map(Program::wait).transpose();
+    let recorded = record_intervals(args, &collection, program.as_ref().map(RunningProgram::pid));
+    let end = program.as_mut().map(RunningProgram::wait).transpose();
     let collected = collection.finish();
     if verbose {
         print_result(target, &options, &collected);

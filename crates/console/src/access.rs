@@ -4,18 +4,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use memgauge_host::Access;
+use memgauge_host::FileAccess;
 
-static ACCESS: OnceLock<Access> = OnceLock::new();
+static ACCESS: OnceLock<FileAccess> = OnceLock::new();
 
 /// Stores the command line's choice. Call it before the first thread starts.
 pub fn set_shared(is_shared: bool) {
-    ACCESS.get_or_init(|| Access::new(is_shared));
+    ACCESS.get_or_init(|| FileAccess::new(is_shared));
 }
 
 /// Permissions and owner of new files.
-pub fn access() -> &'static Access {
-    ACCESS.get_or_init(|| Access::new(false))
+pub fn access() -> &'static FileAccess {
+    ACCESS.get_or_init(|| FileAccess::new(false))
 }
 
 /// A directory being written. It stays private until this is dropped, so that nobody else can

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use memgauge_host::roi::RequestedNames;
-use memgauge_host::running_program::Program;
+use memgauge_host::running_program::RunningProgram;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_machine::{Delivered, Delivery, Machine};
 use memgauge_recording::Writer;
@@ -49,7 +49,7 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     }
     let mut run = EmulatedRun {
         started: Instant::now(),
-        program: start(&mut engine, &emulator).map(Program::from_child)?,
+        program: start(&mut engine, &emulator).map(RunningProgram::from_child)?,
         recorder,
         requested,
     };
@@ -246,7 +246,7 @@ const LEAK_SEARCH: &str = "AddressSanitizer's search for leaks stops the program
 /// A recording in progress.
 struct EmulatedRun {
     started: Instant,
-    program: Program,
+    program: RunningProgram,
     recorder: Recorder,
     requested: RequestedRegions,
 }

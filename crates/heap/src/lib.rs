@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memgauge_host::running_program::Program;
+use memgauge_host::running_program::RunningProgram;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_host::{Error, ErrorKind, Result};
 use memgauge_trace::{CommandEnd, OwnCost};
@@ -110,7 +110,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
     let folder = PrivateFolder::create()?;
     let mut recorder = Recorder::create(options, &folder)?;
     let started = Instant::now();
-    let mut program = Program::start(&mut command(options, &folder))?;
+    let mut program = RunningProgram::start(&mut command(options, &folder))?;
     let end = match record_until_end(options, &mut recorder, &mut program) {
         Ok(end) => end,
         Err(error) => {
@@ -161,7 +161,7 @@ fn command(options: &Options, folder: &PrivateFolder) -> Command {
 fn record_until_end(
     options: &Options,
     recorder: &mut Recorder,
-    program: &mut Program,
+    program: &mut RunningProgram,
 ) -> Result<CommandEnd> {
     let mut flushed = Instant::now();
     let pause = match options.period {

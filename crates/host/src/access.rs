@@ -2,7 +2,7 @@
 //!
 //! A recording has addresses, names and source positions of programs that other users may not
 //! read. Everything is therefore created for its owner alone (directories 0700, files 0600).
-//! [`Access`] opens complete files to others if the user asks for that, and gives them to the
+//! [`FileAccess`] opens complete files to others if the user asks for that, and gives them to the
 //! user who ran `sudo`.
 //!
 //! Modes and owners change through descriptors of files that were opened without following a link.
@@ -29,24 +29,24 @@ const MAX_DEPTH: usize = 8;
 
 /// The rights and the owner of new files.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct FileAccess {
     file_mode: u32,
     directory_mode: u32,
-    owner: Option<Owner>,
+    owner: Option<FileOwner>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct FileOwner {
     uid: Uid,
     gid: Gid,
 }
 
-impl Access {
+impl FileAccess {
     /// With `is_shared`, files have the permissions that the process's umask leaves, otherwise only
     /// their owner may access them. Under `sudo` they belong to the user who ran it.
     ///
     /// Call it before the first thread starts: the umask can only be read by changing it.
-    pub fn new(is_shared: bool) -> Access {
+    pub fn new(is_shared: bool) -> FileAccess {
         let (file_mode, directory_mode) = match is_shared {
             true => {
                 let masked = umask(Mode::empty());
@@ -55,7 +55,7 @@ impl Access {
             }
             false => (PRIVATE_FILE, PRIVATE_DIRECTORY),
         };
-        Access {
+        FileAccess {
             file_mode,
             directory_mode,
             owner: geteuid().is_root().then(user_of_sudo).flatten(),
@@ -122,11 +122,11 @@ impl Access {
         self.grant_opened(opened, MAX_DEPTH)
     }
 
-    /// As [`Access::grant_tree`] for the contents of a directory that existed before and keeps its
-    /// own permissions.
+    /// As [`FileAccess::grant_tree`] for the contents of a directory that existed before and keeps
+    /// its own permissions.
     ///
     /// # Errors
-    /// As [`Access::grant_tree`].
+    /// As [`FileAccess::grant_tree`].
     pub fn grant_contents(&self, directory: &Path) -> io::Result<()> {
         if self.keeps_defaults() {
             return Ok(());
@@ -180,11 +180,11 @@ const OPEN_FLAGS: OFlags = OFlags::RDONLY
 
 /// Returns the user who became root by `sudo`. Call it only as root, whose environment no other
 /// user can set.
-fn user_of_sudo() -> Option<Owner> {
+fn user_of_sudo() -> Option<FileOwner> {
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
     // `u32::MAX` is not a user: `chown` leaves the owner unchanged for it.
     let id = |name| number(name).filter(|&id| id != u32::MAX);
-    Some(Owner {
+    Some(FileOwner {
         uid: Uid::from_raw(id("SUDO_UID")?),
         gid: Gid::from_raw(id("SUDO_GID")?),
     })
@@ -207,8 +207,8 @@ mod tests {
             & 0o777
     }
 
-    fn shared() -> Access {
-        Access {
+    fn shared() -> FileAccess {
+        FileAccess {
             file_mode: 0o644,
             directory_mode: 0o755,
             owner: None,
@@ -251,7 +251,7 @@ mod tests {
         let [new, old] = ["new", "old"].map(|name| folder.path().join(name));
         fs::write(&old, "before").expect("a file");
         fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).expect("it is ours");
-        let access = Access::new(false);
+        let access = FileAccess::new(false);
         for path in [&new, &old] {
             access.create_file(path).expect("a file");
         }

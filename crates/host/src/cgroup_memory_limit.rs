@@ -28,11 +28,11 @@ fn lowest_limit(mounts: &str, groups: &str) -> Option<u64> {
 /// A mounted hierarchy of control groups that limits memory.
 struct Hierarchy {
     folder: PathBuf,
-    version: Version,
+    version: CgroupVersion,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Version {
+enum CgroupVersion {
     V1,
     V2,
 }
@@ -43,8 +43,10 @@ impl Hierarchy {
         let (place, kind) = line.split_once(" - ")?;
         let mut kind = kind.split(' ');
         let version = match kind.next()? {
-            "cgroup2" => Version::V2,
-            "cgroup" if kind.nth(1)?.split(',').any(|option| option == "memory") => Version::V1,
+            "cgroup2" => CgroupVersion::V2,
+            "cgroup" if kind.nth(1)?.split(',').any(|option| option == "memory") => {
+                CgroupVersion::V1
+            }
             _ => return None,
         };
         let folder = PathBuf::from(place.split(' ').nth(4)?);
@@ -54,8 +56,8 @@ impl Hierarchy {
     fn limit(&self, groups: &str) -> Option<u64> {
         let group = groups.lines().find_map(|line| self.own_group(line))?;
         let file = match self.version {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
+            CgroupVersion::V1 => "memory.limit_in_bytes",
+            CgroupVersion::V2 => "memory.max",
         };
         let folder = self.folder.join(group.trim_start_matches('/'));
         // In a container the path may be the host's and not exist here. The mount point is
@@ -72,8 +74,8 @@ impl Hierarchy {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let own = match self.version {
-            Version::V1 => controllers.split(',').any(|name| name == "memory"),
-            Version::V2 => controllers.is_empty(),
+            CgroupVersion::V1 => controllers.split(',').any(|name| name == "memory"),
+            CgroupVersion::V2 => controllers.is_empty(),
         };
         own.then_some(path)
     }

@@ -54,7 +54,7 @@ impl AddAssign for HeapAmount {
 
 /// A change of the bytes that a site has in use.
 #[derive(Clone, Copy, Debug)]
-struct Change {
+struct SiteChange {
     time_ns: u64,
     site: u32,
     amount: HeapAmount,
@@ -62,7 +62,7 @@ struct Change {
 
 /// Bytes in use from an interval on.
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct IntervalBytes {
     interval: u64,
     bytes: i64,
 }
@@ -92,7 +92,7 @@ struct History {
     start_ns: Option<u64>,
     interval_ns: u64,
     total: Vec<TotalPoint>,
-    sites: Vec<Vec<Point>>,
+    sites: Vec<Vec<IntervalBytes>>,
     /// Number of entries of `sites`.
     points: usize,
 }
@@ -111,7 +111,7 @@ impl Default for History {
 
 impl History {
     /// Adds the bytes in use after a change.
-    fn add(&mut self, change: &Change, of_site: i64, before: i64, after: i64) {
+    fn add(&mut self, change: &SiteChange, of_site: i64, before: i64, after: i64) {
         let interval = self.interval_of(change.time_ns);
         let number = change.site as usize;
         if number >= self.sites.len() {
@@ -121,7 +121,7 @@ impl History {
         match site.last_mut() {
             Some(last) if last.interval == interval => last.bytes = of_site,
             _ => {
-                site.push(Point {
+                site.push(IntervalBytes {
                     interval,
                     bytes: of_site,
                 });
@@ -227,16 +227,16 @@ fn end_row(rows: &[HeapUseRow], end_ns: u64) -> Option<HeapUseRow> {
 #[derive(Clone, Debug, Default)]
 pub struct HeapPeak {
     /// Changes by time. Those at the same time are in the order in which they were read.
-    pending: VecDeque<Change>,
+    pending: VecDeque<SiteChange>,
     applied_ns: u64,
-    bytes: Bytes,
+    bytes: BytesInUse,
     late: u64,
     history: History,
 }
 
 /// Bytes in use after the changes so far.
 #[derive(Clone, Debug, Default)]
-struct Bytes {
+struct BytesInUse {
     in_use: i64,
     peak: i64,
     /// How often the bytes in use were more than ever.
@@ -244,8 +244,8 @@ struct Bytes {
     sites: Vec<SiteUse>,
 }
 
-impl Bytes {
-    fn apply(&mut self, change: &Change) {
+impl BytesInUse {
+    fn apply(&mut self, change: &SiteChange) {
         let number = change.site as usize;
         if number >= self.sites.len() {
             self.sites.resize(number + 1, SiteUse::default());
@@ -273,7 +273,7 @@ impl HeapPeak {
         }
         self.late += u64::from(time_ns < self.applied_ns);
         let time_ns = time_ns.max(self.applied_ns);
-        let change = Change {
+        let change = SiteChange {
             time_ns,
             site,
             amount,
@@ -292,7 +292,7 @@ impl HeapPeak {
         }
     }
 
-    fn apply(&mut self, change: Change) {
+    fn apply(&mut self, change: SiteChange) {
         self.applied_ns = change.time_ns;
         let before = self.bytes.in_use;
         self.bytes.apply(&change);

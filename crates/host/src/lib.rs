@@ -27,7 +27,7 @@ pub mod stolen_time;
 pub mod sys;
 pub mod unwind;
 
-pub use access::Access;
+pub use access::FileAccess;
 pub use error::{Error, ErrorKind, Result, without_system_numbers};
 pub use facts::{facts, new_manifest, set_labels};
 pub use jit_names::{add_jit_names, request_jit_names};

@@ -1,7 +1,8 @@
 //! Starts the program of a run, waits for its end, and passes on the user's interrupts.
 //!
-//! Each source polls its own ring buffers and calls [`Program::ended`] in between. This module
-//! decides how interrupts reach the program, when it is terminated, and how its end is reported.
+//! Each source polls its own ring buffers and calls [`RunningProgram::ended`] in between. This
+//! module decides how interrupts reach the program, when it is terminated, and how its end is
+//! reported.
 //!
 //! | interrupt | what happens |
 //! |---|---|
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use memgauge_trace::CommandEnd;
 
 use crate::sys::process::{Watched, is_in_own_group, is_mounted_noexec, may_execute};
-use crate::sys::signals::{self, Interrupt, interrupts, interrupts_so_far};
+use crate::sys::signals::{self, UserInterrupt, interrupts, interrupts_so_far};
 use crate::{Error, ErrorKind, Result, without_system_numbers};
 
 /// If the program still runs this long after an interrupt, tell the user that memgauge waits for
@@ -59,7 +60,7 @@ fn show_line(line: &str) {
 
 /// A running program.
 #[derive(Debug)]
-pub struct Program {
+pub struct RunningProgram {
     child: Child,
     process: Watched,
     interrupts: Interrupts,
@@ -67,32 +68,32 @@ pub struct Program {
     is_detached: bool,
 }
 
-impl Program {
+impl RunningProgram {
     /// Starts a command.
     ///
     /// # Errors
     /// The program cannot be executed. The message explains why.
-    pub fn start(command: &mut Command) -> Result<Program> {
+    pub fn start(command: &mut Command) -> Result<RunningProgram> {
         let spawned = command.spawn();
         let name = || command.get_program().to_string_lossy();
-        Ok(Program::from_child(
+        Ok(RunningProgram::from_child(
             spawned.map_err(|e| not_started(&name(), &e))?,
         ))
     }
 
     /// Takes over a program that was just started.
-    pub fn from_child(child: Child) -> Program {
+    pub fn from_child(child: Child) -> RunningProgram {
         signals::set_fatal_interrupt(signals::MAX_RECORDED as u32);
-        Program {
+        RunningProgram {
             is_detached: false,
-            ..Program::detached(child)
+            ..RunningProgram::detached(child)
         }
     }
 
     /// Takes over a program that keeps running when memgauge ends. Interrupts of memgauge do not
     /// reach it, and end memgauge as if it did not exist.
-    pub fn detached(child: Child) -> Program {
-        Program {
+    pub fn detached(child: Child) -> RunningProgram {
+        RunningProgram {
             process: Watched::new(child.id()),
             interrupts: Interrupts::ignoring_earlier(interrupts()),
             is_detached: true,
@@ -187,7 +188,7 @@ impl Interrupts {
 
     /// Handles the next interrupt. Returns the signal to send. `in_group` is true if the program is
     /// in the process group that the terminal signals.
-    fn handle(&mut self, interrupt: Interrupt, in_group: bool) -> Option<i32> {
+    fn handle(&mut self, interrupt: UserInterrupt, in_group: bool) -> Option<i32> {
         let number = self.handled;
         self.handled += 1;
         let has_it = interrupt.from_terminal && in_group && number >= self.earlier;
@@ -231,7 +232,7 @@ impl Interrupts {
     fn end(
         &self,
         status: ExitStatus,
-        mut interrupts: impl Iterator<Item = Interrupt>,
+        mut interrupts: impl Iterator<Item = UserInterrupt>,
     ) -> CommandEnd {
         match (status.code(), status.signal()) {
             (Some(code), _) => CommandEnd::Exited(code),
@@ -364,11 +365,11 @@ fn interpreter(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    const CTRL_C: Interrupt = Interrupt {
+    const CTRL_C: UserInterrupt = UserInterrupt {
         signal: libc::SIGINT,
         from_terminal: true,
     };
-    const TERM: Interrupt = Interrupt {
+    const TERM: UserInterrupt = UserInterrupt {
         signal: libc::SIGTERM,
         from_terminal: false,
     };
@@ -393,7 +394,7 @@ mod tests {
         let mut seen = Interrupts::default();
         assert_eq!(seen.handle(TERM, true), Some(libc::SIGTERM));
         assert_eq!(seen.sent, [libc::SIGTERM]);
-        let kill_int = Interrupt {
+        let kill_int = UserInterrupt {
             from_terminal: false,
             ..CTRL_C
         };
@@ -426,9 +427,9 @@ mod tests {
     #[test]
     fn a_program_runs_to_its_end_and_has_its_own_status() {
         let mut command = Command::new("sh");
-        let mut program = Program::start(command.args(["-c", "exit 5"])).unwrap();
+        let mut program = RunningProgram::start(command.args(["-c", "exit 5"])).unwrap();
         assert_eq!(program.wait().unwrap(), CommandEnd::Exited(5));
-        let mut program = Program::start(Command::new("sleep").arg("1000")).unwrap();
+        let mut program = RunningProgram::start(Command::new("sleep").arg("1000")).unwrap();
         assert_eq!(program.ended().unwrap(), None);
         program.kill();
     }
@@ -440,7 +441,7 @@ mod tests {
         let path = folder.path().join("p");
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        let error = Program::start(&mut Command::new(&path)).unwrap_err();
+        let error = RunningProgram::start(&mut Command::new(&path)).unwrap_err();
         (error.kind(), error.in_full())
     }
 
@@ -457,10 +458,10 @@ mod tests {
             refused("#!/no/such/shell -e\n", 0o755),
             "`/no/such/shell` is missing",
         );
-        let folder = Program::start(&mut Command::new("/tmp")).unwrap_err();
+        let folder = RunningProgram::start(&mut Command::new("/tmp")).unwrap_err();
         check((folder.kind(), folder.in_full()), "name a program");
         for name in ["no-such-program-anywhere", "/no/such/program"] {
-            let error = Program::start(&mut Command::new(name)).unwrap_err();
+            let error = RunningProgram::start(&mut Command::new(name)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ProgramNotFound, "{error}");
         }
     }

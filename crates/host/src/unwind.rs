@@ -87,7 +87,7 @@ pub const fn is_possible() -> bool {
 }
 
 /// Tables and segments of a program or library.
-struct Image {
+struct UnwindImage {
     /// Address, file offset and size of each segment.
     segments: Vec<(u64, u64, u64)>,
     got: Option<Range<u64>>,
@@ -96,8 +96,8 @@ struct Image {
     debug_frame: Option<Arc<[u8]>>,
 }
 
-impl Image {
-    fn parse<'d>(bytes: impl ReadRef<'d>) -> Option<Image> {
+impl UnwindImage {
+    fn parse<'d>(bytes: impl ReadRef<'d>) -> Option<UnwindImage> {
         let file = object::File::parse(bytes).ok()?;
         let segments = file.segments();
         let range = |name| {
@@ -110,7 +110,7 @@ impl Image {
             (!data.is_empty()).then(|| Arc::<[u8]>::from(&*data))
         };
         let eh_frame = range(".eh_frame").zip(data(".eh_frame"));
-        Some(Image {
+        Some(UnwindImage {
             segments: segments
                 .map(|s| (s.address(), s.file_range().0, s.file_range().1))
                 .collect(),
@@ -198,7 +198,7 @@ struct FileKey {
 }
 
 /// Code of a process.
-struct Process {
+struct UnwoundProcess {
     frames: Frames<Arc<[u8]>>,
     cache: Cache,
     /// All code by address, with and without tables.
@@ -208,17 +208,17 @@ struct Process {
 /// A contiguous range of code.
 struct CodeRange {
     range: Range<u64>,
-    file: Option<MappedFile>,
+    file: Option<CodeFile>,
 }
 
 /// The file that code comes from.
-struct MappedFile {
-    image: Rc<Image>,
+struct CodeFile {
+    image: Rc<UnwindImage>,
     /// Address within the file's own layout of the first byte of the code.
     address: u64,
 }
 
-impl Process {
+impl UnwoundProcess {
     fn code(&self, address: u64) -> Option<&CodeRange> {
         let after = self.code.partition_point(|c| c.range.start <= address);
         let before = after.checked_sub(1).map(|at| &self.code[at]);
@@ -257,8 +257,8 @@ enum UnwindEnd {
 /// Unwinds samples of all processes.
 #[derive(Default)]
 pub struct Unwinder {
-    images: HashMap<FileKey, Option<Rc<Image>>>,
-    processes: HashMap<u32, Process>,
+    images: HashMap<FileKey, Option<Rc<UnwindImage>>>,
+    processes: HashMap<u32, UnwoundProcess>,
     /// True if processes run on this kernel and share its vDSO.
     live: bool,
     /// Root folder of the file system that the processes saw.
@@ -337,7 +337,7 @@ impl Unwinder {
         }
     }
 
-    fn process(&mut self, rows: &[Module]) -> Process {
+    fn process(&mut self, rows: &[Module]) -> UnwoundProcess {
         let mut frames = Frames::new();
         let mut code: Vec<CodeRange> = Vec::new();
         // Newer mappings first, since they cover older ones.
@@ -353,7 +353,7 @@ impl Unwinder {
             }
             let file = image.and_then(|image| {
                 let (address, _) = image.addresses(row.file_offset, end.checked_sub(start)?)?;
-                Some(MappedFile { image, address })
+                Some(CodeFile { image, address })
             });
             code.push(CodeRange {
                 range: start..end,
@@ -361,14 +361,14 @@ impl Unwinder {
             });
         }
         code.sort_by_key(|code| code.range.start);
-        Process {
+        UnwoundProcess {
             frames,
             cache: Cache::new(),
             code,
         }
     }
 
-    fn image(&mut self, row: &Module) -> Option<Rc<Image>> {
+    fn image(&mut self, row: &Module) -> Option<Rc<UnwindImage>> {
         let key = FileKey {
             path: row.path.clone(),
             build_id: row.build_id.clone(),
@@ -378,10 +378,10 @@ impl Unwinder {
             return known.clone();
         }
         let image = match &*row.path {
-            "[vdso]" if self.live => vdso().and_then(|bytes| Image::parse(&*bytes)),
+            "[vdso]" if self.live => vdso().and_then(|bytes| UnwindImage::parse(&*bytes)),
             path if path.starts_with('/') => find_mapped_file(row, self.root.as_deref())
                 .and_then(|path| File::open(path).ok())
-                .and_then(|file| Image::parse(&ReadCache::new(file))),
+                .and_then(|file| UnwindImage::parse(&ReadCache::new(file))),
             _ => None,
         };
         let image = image.map(Rc::new);
@@ -392,7 +392,7 @@ impl Unwinder {
 
 /// The mapped file: below the root, at its path, or the copy that perf keeps by build ID.
 fn find_mapped_file(row: &Module, root: Option<&Path>) -> Option<PathBuf> {
-    let same = |now: &crate::program::Identity| {
+    let same = |now: &crate::program::FileIdentity| {
         row.build_id.is_empty() || now.build_id.is_empty() || now.build_id == row.build_id
     };
     let with_root = root.map(|root| root.join(row.path.trim_start_matches('/')));
@@ -449,7 +449,7 @@ fn start(registers: &Registers<'_>) -> Option<Start> {
 }
 
 fn unwind_stack(
-    process: &mut Process,
+    process: &mut UnwoundProcess,
     start: Start,
     stack: &[u8],
     max_calls: usize,
@@ -496,8 +496,8 @@ mod tests {
     use super::*;
     use memgauge_trace::Pid;
 
-    fn image(segments: &[(u64, u64, u64)]) -> Image {
-        Image {
+    fn image(segments: &[(u64, u64, u64)]) -> UnwindImage {
+        UnwindImage {
             segments: segments.to_vec(),
             got: None,
             eh_frame: None,
@@ -545,7 +545,7 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_stack_is_followed_as_far_as_its_copy_and_code_reach() {
-        let mut process = Process {
+        let mut process = UnwoundProcess {
             frames: Frames::new(),
             cache: Cache::new(),
             code: [0x1000..0x1800, 0x1800..0x2000]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use memgauge_host::program::{COPIES, Identity, copy_name, identity};
+use memgauge_host::program::{COPIES, FileIdentity, copy_name, identity};
 use memgauge_recording::private;
 use memgauge_trace::Module;
 
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Symfs {
     folder: PathBuf,
-    known: HashMap<String, Option<Identity>>,
+    known: HashMap<String, Option<FileIdentity>>,
 }
 
 impl Symfs {

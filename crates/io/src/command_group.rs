@@ -9,7 +9,7 @@ use std::process::Command;
 
 use super::programs::unified_hierarchy;
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::running_program::Program;
+use memgauge_host::running_program::RunningProgram;
 
 /// Prefix of group names. memgauge's PID and a number follow.
 const GROUP_PREFIX: &str = "memgauge-";
@@ -22,7 +22,7 @@ const MAX_NAMES: u32 = 100;
 #[derive(Debug)]
 pub struct GroupedCommand {
     /// The command.
-    pub program: Program,
+    pub program: RunningProgram,
     group: PathBuf,
     id: u64,
     /// Held as long as this run lives, so that no other run removes the group.
@@ -167,11 +167,11 @@ fn own_group() -> Result<PathBuf> {
     Ok(root.join(own))
 }
 
-fn spawn(command: &[String]) -> Result<Program> {
+fn spawn(command: &[String]) -> Result<RunningProgram> {
     let (program, arguments) = command
         .split_first()
         .expect("SANITY: only a command is launched");
-    Program::start(Command::new(program).args(arguments))
+    RunningProgram::start(Command::new(program).args(arguments))
 }
 
 #[cfg(test)]

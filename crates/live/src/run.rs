@@ -8,7 +8,7 @@ use memgauge_trace::CommandEnd;
 
 use super::target::Target;
 use crate::Result;
-use memgauge_host::running_program::{Program, not_started};
+use memgauge_host::running_program::{RunningProgram, not_started};
 use memgauge_host::sys::held_process::HeldProcess;
 use memgauge_host::sys::process::Watched;
 use memgauge_host::sys::signals::interrupts;
@@ -18,7 +18,7 @@ pub(super) struct ObservedRun {
     /// The program to start. Its end ends the run.
     command: Vec<String>,
     held: Option<HeldProcess>,
-    program: Option<Program>,
+    program: Option<RunningProgram>,
     /// When the run ends if nothing else ends it.
     deadline: Option<Instant>,
     pub(super) watched: Vec<Watched>,
@@ -73,7 +73,7 @@ impl ObservedRun {
     pub(super) fn start(&mut self) -> Result<()> {
         if let Some(held) = self.held.take() {
             let child = held.exec().map_err(|e| not_started(&self.command[0], &e))?;
-            self.program = Some(Program::from_child(child));
+            self.program = Some(RunningProgram::from_child(child));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use memgauge_analyze::{ModuleFile, SourceText};
-use memgauge_host::program::{Identity, cached, copy_name, identity, mark_used};
+use memgauge_host::program::{FileIdentity, cached, copy_name, identity, mark_used};
 use memgauge_recording::{Copies, Copy};
 
 use crate::FetchDebugFile;
@@ -67,7 +67,7 @@ fn is_copy(file: &ModuleFile, copy: &Path) -> bool {
 }
 
 /// Old recordings do not identify files. The present file is accepted then.
-fn is_same(file: &ModuleFile, now: &Identity) -> bool {
+fn is_same(file: &ModuleFile, now: &FileIdentity) -> bool {
     if !file.build_id.is_empty() {
         return file.build_id == now.build_id;
     }
@@ -155,7 +155,7 @@ pub(super) fn source(path: &Path, recorded: Option<SystemTime>) -> Option<Source
 }
 
 /// Why the file at the path, if any, is not the recorded one.
-fn mismatch_reason(file: &ModuleFile, now: Option<&Identity>) -> String {
+fn mismatch_reason(file: &ModuleFile, now: Option<&FileIdentity>) -> String {
     match now {
         None => "the file was deleted or cannot be read".to_owned(),
         Some(now) if !file.build_id.is_empty() => format!(

@@ -9,7 +9,9 @@ use std::process::{Child, Command};
 use crate::engine::session::EngineSession;
 use crate::engine::wire::WIRE_VERSION;
 use crate::{Error, ErrorKind, Result};
-use memgauge_host::running_program::{DOS_LINE_END, Program, find_on_path, locate, not_executable};
+use memgauge_host::running_program::{
+    DOS_LINE_END, RunningProgram, find_on_path, locate, not_executable,
+};
 use memgauge_host::sys::process::{disable_aslr, effective_ids, has_capabilities};
 use memgauge_host::sys::signals;
 use memgauge_host::{add_jit_names, maps};
@@ -330,9 +332,9 @@ pub(crate) fn spawn(
     emulator: &Emulator,
     session: &EngineSession,
     seed: Option<u64>,
-) -> Result<Program> {
+) -> Result<RunningProgram> {
     let mut engine = engine_command(command, emulator, session, seed)?;
-    start(&mut engine, emulator).map(Program::from_child)
+    start(&mut engine, emulator).map(RunningProgram::from_child)
 }
 
 /// The command that runs a program under the engine.

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memgauge_host::roi::{OpenRegions, RegionEnd};
-use memgauge_host::running_program::Program as RunningProgram;
+use memgauge_host::running_program::RunningProgram;
 use memgauge_host::sampled_run::{SampleSink, SampledRun, ThreadCounts, ThreadSampling};
 use memgauge_machine::{Config, Core, Delivery, Machine, PmuConfig, SampleSpec};
 use memgauge_trace::{

@@ -22,7 +22,7 @@ use crate::readers::parts::{Inside, PartNames, PartsBy, ProcessParts, RegionName
 use crate::readers::references::{ReferenceWalk, ThreadReferences, WalkState};
 use crate::{Error, Result};
 use memgauge_host::roi::RequestedNames;
-use memgauge_host::running_program::Program;
+use memgauge_host::running_program::RunningProgram;
 
 /// References of one thread in order.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +171,7 @@ fn stream_while(
 
 /// A streamed run in progress.
 struct StreamRun<'a> {
-    program: Program,
+    program: RunningProgram,
     followed: Followed<ReferenceReader<'a>>,
 }
 

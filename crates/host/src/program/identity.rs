@@ -9,7 +9,7 @@ use object::{Object, ObjectKind};
 
 /// Facts that distinguish a file from others with the same path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct FileIdentity {
     /// Build ID in hexadecimal, or empty.
     pub build_id: String,
     /// Size of the file.
@@ -21,14 +21,14 @@ pub struct Identity {
 }
 
 /// Identity of the file at `path`. `None` if it is not a regular file or cannot be read.
-pub fn identity(path: &Path) -> Option<Identity> {
+pub fn identity(path: &Path) -> Option<FileIdentity> {
     // Check the type first, since opening a FIFO would block.
     let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let cache = ReadCache::new(File::open(path).ok()?);
     let parsed = object::File::parse(&cache).ok();
     let build_id = parsed.as_ref().and_then(|f| f.build_id().ok().flatten());
     let kinds = [ObjectKind::Executable, ObjectKind::Dynamic];
-    Some(Identity {
+    Some(FileIdentity {
         build_id: build_id.map(hex).unwrap_or_default(),
         bytes: metadata.size(),
         modified_ns: modified_ns(&metadata),

@@ -53,7 +53,7 @@ impl KernelCode {
     }
 
     fn names_from(&self, kallsyms: &str) -> Vec<GeneratedCode> {
-        let code = Entry::functions(kallsyms);
+        let code = KernelSymbol::functions(kallsyms);
         let mut named = Vec::new();
         let mut last = None;
         for &ip in &self.0 {
@@ -97,7 +97,7 @@ impl RecordedKernel<'_> {
 
     /// True if the running kernel has the symbol at the recorded address.
     fn has_symbol_in(&self, kallsyms: &str) -> bool {
-        let mut all = kallsyms.lines().filter_map(Entry::of);
+        let mut all = kallsyms.lines().filter_map(KernelSymbol::of);
         self.address != 0
             && all.any(|entry| entry.name == self.symbol && entry.address == self.address)
     }
@@ -145,7 +145,7 @@ impl KernelNames {
     }
 
     fn of(kallsyms: &str) -> KernelNames {
-        let code = Entry::functions(kallsyms).into_iter();
+        let code = KernelSymbol::functions(kallsyms).into_iter();
         KernelNames(code.map(|e| (e.address, e.row(0).name)).collect())
     }
 
@@ -164,20 +164,20 @@ fn read_kallsyms() -> String {
 /// A line of the list: `ffffffff81000000 T _text`. For a module's symbol, the module's name
 /// follows.
 #[derive(Clone, Copy)]
-struct Entry<'a> {
+struct KernelSymbol<'a> {
     address: u64,
     is_code: bool,
     name: &'a str,
     module: Option<&'a str>,
 }
 
-impl<'a> Entry<'a> {
-    fn of(line: &'a str) -> Option<Entry<'a>> {
+impl<'a> KernelSymbol<'a> {
+    fn of(line: &'a str) -> Option<KernelSymbol<'a>> {
         let mut words = line.split_ascii_whitespace();
         let address = u64::from_str_radix(words.next()?, 16).ok()?;
         let kind = words.next()?;
         let name = words.next()?;
-        (address > 0).then(|| Entry {
+        (address > 0).then(|| KernelSymbol {
             address,
             is_code: matches!(kind, "t" | "T" | "w" | "W"),
             name,
@@ -187,9 +187,12 @@ impl<'a> Entry<'a> {
 
     /// Functions by address. If an address has several names, uses the last one in the list, as
     /// perf does.
-    fn functions(kallsyms: &'a str) -> Vec<Entry<'a>> {
-        let code = kallsyms.lines().filter_map(Entry::of).filter(|e| e.is_code);
-        let mut code: Vec<Entry> = code.collect();
+    fn functions(kallsyms: &'a str) -> Vec<KernelSymbol<'a>> {
+        let code = kallsyms
+            .lines()
+            .filter_map(KernelSymbol::of)
+            .filter(|e| e.is_code);
+        let mut code: Vec<KernelSymbol> = code.collect();
         code.sort_by_key(|entry| entry.address);
         code.dedup_by(|next, kept| {
             let is_alias = next.address == kept.address;

@@ -30,7 +30,7 @@ pub use generated::{GeneratedNames, RecordedCode, is_of_this_machine};
 #[cfg(test)]
 use generated::{parse_jitdump, parse_perf_map};
 pub use identity::hex;
-pub use identity::{Identity, copy_name, identity};
+pub use identity::{FileIdentity, copy_name, identity};
 pub use kernel::{KernelCode, KernelNames, RecordedKernel};
 pub use mappings::Mappings;
 
@@ -53,7 +53,7 @@ const DELETED_SUFFIX: &str = " (deleted)";
 /// A mapped file when it was last checked.
 struct MappedFile {
     stamp: FileStamp,
-    identity: Identity,
+    identity: FileIdentity,
     /// The open file if it is a program or library and descriptors are available.
     file: Option<File>,
 }
@@ -147,7 +147,7 @@ impl ProgramFiles {
         }
     }
 
-    fn known(&mut self, row: &Module) -> Option<&Identity> {
+    fn known(&mut self, row: &Module) -> Option<&FileIdentity> {
         let path = readable_path(row);
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         let stamp = FileStamp::of(&metadata);
@@ -190,7 +190,7 @@ impl ProgramFiles {
     }
 
     fn copy_files(self, own: &Path, writer: &mut Writer) -> Result<u64> {
-        let mut copies = Copies {
+        let mut copier = FileCopier {
             cache: self.cache,
             own,
             kept_bytes: 0,
@@ -203,7 +203,7 @@ impl ProgramFiles {
             });
         let gone = gone.into_iter().map(|(_, known)| known);
         for known in gone.chain(self.replaced) {
-            if copies.keep(&known, MAX_COPIED_BYTES).is_err() {
+            if copier.keep(&known, MAX_COPIED_BYTES).is_err() {
                 writer.push(Loss {
                     kind: LossKind::NotKept,
                     count: known.stamp.bytes,
@@ -213,17 +213,17 @@ impl ProgramFiles {
                 })?;
             }
         }
-        copies.kept_bytes = 0;
-        copies.copy_files_likely_rebuilt(existing);
-        if let Some(cache) = &copies.cache {
+        copier.kept_bytes = 0;
+        copier.copy_files_likely_rebuilt(existing);
+        if let Some(cache) = &copier.cache {
             cache::shrink(cache);
         }
-        Ok(copies.own_bytes)
+        Ok(copier.own_bytes)
     }
 }
 
 /// Makes copies at the end of a recording.
-struct Copies<'a> {
+struct FileCopier<'a> {
     cache: Option<PathBuf>,
     /// Folder of copies in the recording.
     own: &'a Path,
@@ -231,7 +231,7 @@ struct Copies<'a> {
     own_bytes: u64,
 }
 
-impl Copies<'_> {
+impl FileCopier<'_> {
     /// Copies files that the next build will replace. They can still be read at their path, so a
     /// file that exceeds the limit is not lost yet.
     fn copy_files_likely_rebuilt(&mut self, files: Vec<(String, MappedFile)>) {
@@ -255,7 +255,7 @@ impl Copies<'_> {
         if known.stamp.bytes > max_bytes - self.kept_bytes {
             return Err(std::io::Error::other("it is too large"));
         }
-        let Identity {
+        let FileIdentity {
             build_id,
             bytes,
             modified_ns,

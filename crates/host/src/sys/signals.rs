@@ -10,7 +10,7 @@ use super::process::monotonic_ns;
 
 /// An interrupt by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interrupt {
+pub struct UserInterrupt {
     /// The signal.
     pub signal: i32,
     /// True if the terminal sent it to its whole foreground process group.
@@ -179,11 +179,11 @@ pub fn interrupts() -> u32 {
 }
 
 /// The interrupts so far, at most [`MAX_RECORDED`].
-pub fn interrupts_so_far() -> impl Iterator<Item = Interrupt> {
+pub fn interrupts_so_far() -> impl Iterator<Item = UserInterrupt> {
     let interrupts = SIGNALS.iter().take(interrupts() as usize);
     interrupts.map(|slot| {
         let signal = slot.load(Ordering::SeqCst);
-        Interrupt {
+        UserInterrupt {
             signal: signal.abs(),
             from_terminal: signal < 0,
         }
