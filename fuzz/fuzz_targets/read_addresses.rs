@@ -2,7 +2,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use memgauge_import::Error;
-use memgauge_import::addresses::{Format, read};
+use memgauge_import::addresses::{AddressFormat, read};
 
 // The first byte selects the format. No input makes a reader panic, and none has
 // more references than bytes.
@@ -11,7 +11,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let formats = ["raw", "text", "hex", "lackey", "csv:a", "parquet:a"];
-    let format: Option<Format> = formats
+    let format: Option<AddressFormat> = formats
         .get(usize::from(first) % (formats.len() + 1))
         .and_then(|name| name.parse().ok());
     let mut references = 0;

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use memgauge_console::quantities::{seed, size, task_id};
 use memgauge_console::target::Targets;
-use memgauge_import::addresses::Format;
+use memgauge_import::addresses::AddressFormat;
 use memgauge_mrc::Policy;
 
 /// Options that exclude curves by phase. Options that need `--phases` list them as conflicts, too,
@@ -221,7 +221,7 @@ pub(crate) struct CurveOptions {
     /// oracleGeneral, lcs, vscsi, msr, ibm-cos, twitter, meta, wikipedia, or columns as in
     /// csv:time=1,key=2,size=3,op=4,ttl=5,tenant=6 [default: detected]
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<AddressFormat>,
 }
 
 /// Where the accessed bits of running processes are read.

@@ -9,7 +9,7 @@ use memgauge_analyze::{no_references, references, sentence};
 use memgauge_console::outcome::usage;
 use memgauge_console::terminal;
 use memgauge_emulate::{PartsBy, ReferenceBatch, StreamOptions, Streamed, stream};
-use memgauge_import::addresses::{self, Accesses, Format};
+use memgauge_import::addresses::{self, AddressBatch, AddressFormat};
 use memgauge_recording::{Recording, is_recording};
 use memgauge_trace::LossKind;
 
@@ -74,7 +74,7 @@ pub(super) struct InputFacts {
 /// Reads all references of an input.
 pub(super) fn references_of(
     input: &Path,
-    format: Option<&Format>,
+    format: Option<&AddressFormat>,
     take: Take<'_>,
 ) -> anyhow::Result<InputFacts> {
     let mut references = 0;
@@ -246,16 +246,16 @@ pub(super) fn lost(run: &Streamed) -> Option<String> {
 
 fn feed_file(
     input: &Path,
-    format: Option<&Format>,
+    format: Option<&AddressFormat>,
     take: Take<'_>,
 ) -> anyhow::Result<Option<String>> {
-    let mut take = |accesses: &Accesses| take(&accesses.addresses, &accesses.sizes);
+    let mut take = |accesses: &AddressBatch| take(&accesses.addresses, &accesses.sizes);
     let failed = || format!("failed to read addresses from `{}`", input.display());
     let junk = match format {
         _ if input == Path::new("-") => {
             addresses::read(std::io::stdin().lock(), format, &mut take)?
         }
-        Some(Format::Parquet(column)) => addresses::read_parquet(input, column, &mut take)?,
+        Some(AddressFormat::Parquet(column)) => addresses::read_parquet(input, column, &mut take)?,
         _ => {
             let file = File::open(input).with_context(failed)?;
             addresses::read(file, format, &mut take).with_context(failed)?

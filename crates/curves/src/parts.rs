@@ -1,7 +1,7 @@
 //! Curves of the modules or regions of a program, and of its regions of interest.
 
 use memgauge_emulate::ReferenceBatch;
-use memgauge_import::addresses::Accesses;
+use memgauge_import::addresses::AddressBatch;
 
 use super::args::CurveOptions;
 use super::engine::Engines;
@@ -12,7 +12,7 @@ pub(super) struct PartEngines<'a> {
     making: &'a CurveOptions,
     engines: Vec<Option<Engines>>,
     /// References of a batch, by part.
-    sorted: Vec<Accesses>,
+    sorted: Vec<AddressBatch>,
     /// Instructions of each part, where they are known.
     instructions: Vec<u64>,
     knows_instructions: bool,
@@ -35,7 +35,8 @@ impl PartEngines<'_> {
     pub(super) fn feed(&mut self, batch: &ReferenceBatch<'_>) -> anyhow::Result<()> {
         self.names
             .extend_from_slice(&batch.part_names[self.names.len()..]);
-        self.sorted.resize_with(self.names.len(), Accesses::default);
+        self.sorted
+            .resize_with(self.names.len(), AddressBatch::default);
         self.engines.resize_with(self.names.len(), || None);
         self.instructions.resize(self.names.len(), 0);
         self.knows_instructions |= !batch.part_instructions.is_empty();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use memgauge_import::addresses::Accesses;
+use memgauge_import::addresses::AddressBatch;
 use memgauge_report::mrc::Measured;
 
 use super::args::CurveOptions;
@@ -24,15 +24,15 @@ const BEHIND: usize = 4;
 /// Memory: that of the engines and of six chunks. A chunk takes 2 MiB for the references of a
 /// program, and up to 16 MiB for lists with sizes, which arrive 65 536 at a time.
 pub(super) struct Relay {
-    chunk: Accesses,
+    chunk: AddressBatch,
     /// Chunks that engines may still read, oldest first.
-    under_way: VecDeque<Arc<Accesses>>,
+    under_way: VecDeque<Arc<AddressBatch>>,
     runners: Vec<Runner>,
     guard: Guard,
 }
 
 struct Runner {
-    chunks: SyncSender<Arc<Accesses>>,
+    chunks: SyncSender<Arc<AddressBatch>>,
     thread: JoinHandle<anyhow::Result<Measured>>,
 }
 
@@ -40,7 +40,7 @@ impl Relay {
     pub(super) fn new(making: &CurveOptions) -> Relay {
         let engines = Engine::all(making).into_iter();
         Relay {
-            chunk: Accesses::default(),
+            chunk: AddressBatch::default(),
             under_way: VecDeque::new(),
             runners: engines.map(Runner::new).collect(),
             guard: Guard::new(making),
@@ -107,7 +107,7 @@ impl Runner {
     }
 }
 
-fn run(mut engine: Engine, chunks: &Receiver<Arc<Accesses>>) -> anyhow::Result<Measured> {
+fn run(mut engine: Engine, chunks: &Receiver<Arc<AddressBatch>>) -> anyhow::Result<Measured> {
     while let Ok(chunk) = chunks.recv() {
         engine.feed(&chunk.addresses, &chunk.sizes)?;
     }
@@ -134,8 +134,8 @@ mod tests {
 
     /// References of a fixed walk over `bytes` bytes. A third of them have 64 bytes, the others one
     /// byte.
-    fn walk(steps: u64, bytes: u64) -> Accesses {
-        let mut accesses = Accesses::default();
+    fn walk(steps: u64, bytes: u64) -> AddressBatch {
+        let mut accesses = AddressBatch::default();
         for step in 0..steps {
             let at = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) % bytes;
             accesses.push(at, 1 + (step % 3 == 0) as u32 * 63);
@@ -148,7 +148,7 @@ mod tests {
         let making = making("--block 64,4096");
         let (mut relay, mut engines) = (Relay::new(&making), Engines::new(&making));
         for steps in [1, 1000, 3 * CHUNK as u64, 7] {
-            let Accesses { addresses, sizes } = walk(steps, 1 << 22);
+            let AddressBatch { addresses, sizes } = walk(steps, 1 << 22);
             relay.feed(&addresses, &sizes).unwrap();
             engines.feed(&addresses, &sizes).unwrap();
         }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn an_engine_without_room_ends_it_with_its_message() {
         let mut relay = Relay::new(&making("--block 64,4096 --memory 1048576"));
-        let Accesses { addresses, sizes } = walk(CHUNK as u64, 1 << 40);
+        let AddressBatch { addresses, sizes } = walk(CHUNK as u64, 1 << 40);
         let mut feed = || relay.feed(&addresses, &sizes);
         // The number of chunks before the failure is noticed is limited by [`BEHIND`].
         let failure = (0..1000).find_map(|_| feed().err()).expect("no room");

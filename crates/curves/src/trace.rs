@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, bail};
 use memgauge_console::terminal;
 use memgauge_emulate::{StreamOptions, Streamed, stream};
-use memgauge_import::addresses::Format;
-use memgauge_import::cache_trace::{self, Operation, Record, TraceFormat};
+use memgauge_import::addresses::AddressFormat;
+use memgauge_import::cache_trace::{self, RequestOperation, TraceFormat, TraceRecord};
 use memgauge_import::compression;
 use memgauge_mrc::{Estimated, Kind, Miniature, Misses, Policy, Request, Requests, simulate};
 use memgauge_recording::is_recording;
@@ -36,7 +36,7 @@ const SMALLEST_SHARE: u64 = 1024;
 /// Returns the format of an input: the named one, or the one that its first bytes show.
 fn format_of(input: &Path, args: &Mrc) -> anyhow::Result<Option<TraceFormat>> {
     match &args.making.format {
-        Some(Format::Trace(format)) => return Ok(Some(with_options(format, args))),
+        Some(AddressFormat::Trace(format)) => return Ok(Some(with_options(format, args))),
         Some(_) => return Ok(None),
         None => {}
     }
@@ -229,15 +229,19 @@ impl<'a> RequestCollector<'a> {
         }
     }
 
-    fn push(&mut self, record: &Record) -> anyhow::Result<()> {
+    fn push(&mut self, record: &TraceRecord) -> anyhow::Result<()> {
         let position = self.args.trace.warmup.map(|_| self.records);
         self.records += 1;
         let writes = self.args.trace.writes.unwrap_or_default();
         let kind = match (record.operation, writes) {
-            (Operation::Read, _) | (Operation::Write, Writes::Allocate) => Kind::Reference,
-            (Operation::Write, Writes::Around) => Kind::WithoutInsertion,
-            (Operation::Write, Writes::Ignore) => return Ok(()),
-            (Operation::Write, Writes::Invalidate) | (Operation::Delete, _) => Kind::Removal,
+            (RequestOperation::Read, _) | (RequestOperation::Write, Writes::Allocate) => {
+                Kind::Reference
+            }
+            (RequestOperation::Write, Writes::Around) => Kind::WithoutInsertion,
+            (RequestOperation::Write, Writes::Ignore) => return Ok(()),
+            (RequestOperation::Write, Writes::Invalidate) | (RequestOperation::Delete, _) => {
+                Kind::Removal
+            }
         };
         let ttl_us = record
             .ttl_s
@@ -280,10 +284,10 @@ impl<'a> RequestCollector<'a> {
             let bytes = sizes
                 .next_if(|&&(of, _)| of == at)
                 .map_or(1, |&(_, bytes)| bytes);
-            self.push(&Record {
+            self.push(&TraceRecord {
                 key,
                 bytes: bytes.into(),
-                operation: Operation::Read,
+                operation: RequestOperation::Read,
                 time_us: 0,
                 ttl_s: None,
                 tenant: 0,

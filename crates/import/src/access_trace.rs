@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use memgauge_recording::Writer;
 use memgauge_trace::{AccessKind, EventId, Pid, Sample, SiteCount, Tid, VirtAddr, catalogue};
 
-use super::text_format::{Lines, TextFormat};
+use super::text_format::{LineReader, TextFormat};
 use crate::Result;
 use crate::lackey::{self, LackeyLine};
 
@@ -45,7 +45,7 @@ enum TraceLine {
 
 /// An access with the instruction and time that its line may leave out.
 #[derive(Clone, Copy, Debug)]
-struct Access {
+struct TracedAccess {
     tid: u32,
     ip: u64,
     time_ns: u64,
@@ -56,7 +56,7 @@ struct Access {
 
 /// State of a thread.
 #[derive(Clone, Copy, Debug, Default)]
-struct Thread {
+struct TracedThread {
     instructions: u64,
     ip: u64,
 }
@@ -64,7 +64,7 @@ struct Thread {
 /// State of reading a trace.
 #[derive(Debug, Default)]
 pub(super) struct AccessTrace {
-    threads: BTreeMap<u32, Thread>,
+    threads: BTreeMap<u32, TracedThread>,
     sites: HashMap<(u64, EventId), u64>,
     rows: Vec<Sample>,
     pub(super) samples: BTreeMap<EventId, u64>,
@@ -79,7 +79,7 @@ pub(super) struct AccessTrace {
 impl AccessTrace {
     /// Reads a file and writes its samples to `writer`.
     pub(super) fn read(
-        lines: &mut Lines,
+        lines: &mut LineReader,
         format: TextFormat,
         writer: &mut Writer,
     ) -> Result<AccessTrace> {
@@ -134,7 +134,7 @@ impl AccessTrace {
             } => {
                 let ip = ip.unwrap_or(thread.ip);
                 let time_ns = thread.instructions;
-                self.add_access(Access {
+                self.add_access(TracedAccess {
                     tid,
                     ip,
                     time_ns,
@@ -146,8 +146,8 @@ impl AccessTrace {
         }
     }
 
-    fn add_access(&mut self, access: Access) {
-        let Access {
+    fn add_access(&mut self, access: TracedAccess) {
+        let TracedAccess {
             tid,
             ip,
             time_ns,

@@ -19,14 +19,14 @@ use std::str::FromStr;
 
 use memgauge_recording::Numbers;
 
-use crate::cache_trace::{self, Column, TraceFormat};
+use crate::cache_trace::{self, ColumnSelector, TraceFormat};
 use crate::lackey::{LackeyLine, digits_of};
 use crate::table_rows::TableRows;
 use crate::{Error, ErrorKind, compression, lackey};
 
 /// Format of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum AddressFormat {
     /// 64-bit words, little endian.
     Raw,
     /// Lines with decimal numbers, or hexadecimal ones after `0x`.
@@ -36,29 +36,33 @@ pub enum Format {
     /// Output of valgrind's lackey.
     Lackey,
     /// A column of a table.
-    Csv(Column),
+    Csv(ColumnSelector),
     /// A column of a Parquet file.
     Parquet(String),
     /// A trace of blocks.
     Trace(TraceFormat),
 }
 
-impl FromStr for Format {
+impl FromStr for AddressFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "raw" => Ok(Format::Raw),
-            "text" => Ok(Format::Text),
-            "hex" => Ok(Format::Hex),
-            "lackey" => Ok(Format::Lackey),
-            _ if text.starts_with("csv:") && text.contains('=') => Ok(Format::Trace(text.parse()?)),
+            "raw" => Ok(AddressFormat::Raw),
+            "text" => Ok(AddressFormat::Text),
+            "hex" => Ok(AddressFormat::Hex),
+            "lackey" => Ok(AddressFormat::Lackey),
+            _ if text.starts_with("csv:") && text.contains('=') => {
+                Ok(AddressFormat::Trace(text.parse()?))
+            }
             _ => match text.split_once(':') {
-                Some(("csv", column)) if !column.is_empty() => Ok(Format::Csv(column.parse()?)),
-                Some(("parquet", column)) if !column.is_empty() => {
-                    Ok(Format::Parquet(column.to_owned()))
+                Some(("csv", column)) if !column.is_empty() => {
+                    Ok(AddressFormat::Csv(column.parse()?))
                 }
-                _ => text.parse().map(Format::Trace).map_err(|_| {
+                Some(("parquet", column)) if !column.is_empty() => {
+                    Ok(AddressFormat::Parquet(column.to_owned()))
+                }
+                _ => text.parse().map(AddressFormat::Trace).map_err(|_| {
                     "expected raw, text, hex, lackey, csv:COLUMN, parquet:COLUMN, or a cache \
                      trace: oracleGeneral, lcs, vscsi, msr, ibm-cos, twitter, meta, wikipedia or \
                      csv:key=COLUMN,size=COLUMN,…"
@@ -71,14 +75,14 @@ impl FromStr for Format {
 
 /// References in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accesses {
+pub struct AddressBatch {
     /// Address of the first byte of each.
     pub addresses: Vec<u64>,
     /// Sizes of those of more than one byte, with their indices.
     pub sizes: Vec<(usize, u32)>,
 }
 
-impl Accesses {
+impl AddressBatch {
     /// Adds an access.
     pub fn push(&mut self, address: u64, bytes: u32) {
         if bytes > 1 {
@@ -155,11 +159,11 @@ const LINE_BYTES: u64 = 1 << 12;
 /// Returns errors of the reader or of `take`, or an error if the table does not have the column.
 pub fn read<E: From<Error>>(
     input: impl Read,
-    format: Option<&Format>,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    format: Option<&AddressFormat>,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
     let unpacked = compression::decompress(input)?;
-    let mut take = |accesses: &Accesses| take(accesses).map_err(Failure::Taken);
+    let mut take = |accesses: &AddressBatch| take(accesses).map_err(Failure::Taken);
     let read = read_plain(unpacked.content, format, &mut take);
     read.map_err(|failure| match (failure, unpacked.compression) {
         (Failure::Taken(error), _) => error,
@@ -178,9 +182,9 @@ pub fn read<E: From<Error>>(
 pub fn read_parquet<E: From<Error>>(
     path: &Path,
     column: &str,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
-    let (mut accesses, mut junk) = (Accesses::default(), UnreadableInput::default());
+    let (mut accesses, mut junk) = (AddressBatch::default(), UnreadableInput::default());
     for batch in Numbers::open(path, column).map_err(Error::from)? {
         accesses.clear();
         for number in batch.map_err(Error::from)? {
@@ -216,8 +220,8 @@ fn unreadable(cause: std::io::Error) -> Error {
 
 fn read_plain<E: From<Error>>(
     mut input: impl BufRead,
-    format: Option<&Format>,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    format: Option<&AddressFormat>,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
     let start = input.fill_buf().map_err(unreadable)?;
     if start.starts_with(b"PAR1") {
@@ -232,10 +236,10 @@ fn read_plain<E: From<Error>>(
              a list").into());
     }
     let guessed = match cache_trace::detect(start) {
-        Some(trace) => Format::Trace(trace),
+        Some(trace) => AddressFormat::Trace(trace),
         None => guess(start),
     };
-    if format.is_none() && guessed == Format::Raw && !holds_addresses(start) {
+    if format.is_none() && guessed == AddressFormat::Raw && !holds_addresses(start) {
         return Err(bad_input(
             "failed to guess the format: it is binary, and most of its 64-bit words are no \
              addresses: name the format, as in --format raw for words of any value, or that of a \
@@ -243,20 +247,20 @@ fn read_plain<E: From<Error>>(
         )
         .into());
     }
-    if format.is_none() && guessed == Format::Text {
+    if format.is_none() && guessed == AddressFormat::Text {
         return read_guessed_text(input, take);
     }
     match format.unwrap_or(&guessed) {
-        Format::Raw => read_raw(input, take).map(|read| UnreadableInput {
+        AddressFormat::Raw => read_raw(input, take).map(|read| UnreadableInput {
             is_guessed_raw: format.is_none(),
             ..read
         }),
-        Format::Csv(column) => read_csv(input, column, take),
-        Format::Text => read_lines(input, |line| number(line).map(|n| (n, 1)).into(), take),
-        Format::Hex => read_lines(input, |line| hex(line).map(|n| (n, 1)).into(), take),
-        Format::Lackey => read_lines(input, lackey_line, take),
-        Format::Trace(trace) => read_block_trace(&mut input, trace, take),
-        Format::Parquet(_) => Err(bad_input(
+        AddressFormat::Csv(column) => read_csv(input, column, take),
+        AddressFormat::Text => read_lines(input, |line| number(line).map(|n| (n, 1)).into(), take),
+        AddressFormat::Hex => read_lines(input, |line| hex(line).map(|n| (n, 1)).into(), take),
+        AddressFormat::Lackey => read_lines(input, lackey_line, take),
+        AddressFormat::Trace(trace) => read_block_trace(&mut input, trace, take),
+        AddressFormat::Parquet(_) => Err(bad_input(
             "failed to read Parquet: the input is a pipe or not a Parquet file: name a \
                  Parquet file",
         )
@@ -268,7 +272,7 @@ fn read_plain<E: From<Error>>(
 fn read_block_trace<E: From<Error>>(
     input: &mut dyn BufRead,
     format: &TraceFormat,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
     if !format.is_of_blocks() {
         return Err(bad_input(format!(
@@ -277,7 +281,7 @@ fn read_block_trace<E: From<Error>>(
         ))
         .into());
     }
-    let mut accesses = Accesses::default();
+    let mut accesses = AddressBatch::default();
     let mut too_long = 0u64;
     let summary = cache_trace::read(input, format, &mut |record| {
         let Ok(bytes) = u32::try_from(record.bytes) else {
@@ -317,7 +321,7 @@ fn holds_addresses(start: &[u8]) -> bool {
 /// lines would look like a curve of all.
 fn read_guessed_text<E: From<Error>>(
     input: impl BufRead,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
     let mut addresses = 0;
     let junk = read_lines(
@@ -342,18 +346,18 @@ fn read_guessed_text<E: From<Error>>(
     Err(bad_input(why).into())
 }
 
-fn guess(start: &[u8]) -> Format {
+fn guess(start: &[u8]) -> AddressFormat {
     let start = &start[..start.len().min(GUESSED_FROM)];
     let is_text = |b: &u8| matches!(b, b'\t' | b'\n' | b'\r' | b' '..=b'~') || *b >= 0x80;
     if !start.iter().all(is_text)
         || std::str::from_utf8(start).is_err_and(|e| e.error_len().is_some())
     {
-        return Format::Raw;
+        return AddressFormat::Raw;
     }
     let text = String::from_utf8_lossy(start);
-    let of_lackey = |line: &str| matches!(lackey_line(line), Line::Access(..));
+    let of_lackey = |line: &str| matches!(lackey_line(line), ParsedLine::Access(..));
     if text.lines().any(of_lackey) {
-        return Format::Lackey;
+        return AddressFormat::Lackey;
     }
     // The last line may be incomplete. Lines with and without `0x` are both valid text.
     let whole = text.rsplit_once('\n').map_or(&*text, |(whole, _)| whole);
@@ -361,17 +365,17 @@ fn guess(start: &[u8]) -> Format {
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut others = lines.filter(|line| number(line).is_none()).peekable();
     match others.peek().is_some() && others.all(|line| hex(line).is_some()) {
-        true => Format::Hex,
-        false => Format::Text,
+        true => AddressFormat::Hex,
+        false => AddressFormat::Text,
     }
 }
 
 fn read_raw<E: From<Error>>(
     mut input: impl Read,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
     let mut bytes = vec![0; 8 * BATCH];
-    let mut accesses = Accesses::default();
+    let mut accesses = AddressBatch::default();
     let mut held = 0;
     loop {
         let got = match input.read(&mut bytes[held..]) {
@@ -398,26 +402,26 @@ fn read_raw<E: From<Error>>(
 
 /// A parsed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum ParsedLine {
     Access(u64, u32),
     Nothing,
     UnreadableInput,
 }
 
-impl From<Option<(u64, u32)>> for Line {
-    fn from(access: Option<(u64, u32)>) -> Line {
-        access.map_or(Line::UnreadableInput, |(address, bytes)| {
-            Line::Access(address, bytes)
+impl From<Option<(u64, u32)>> for ParsedLine {
+    fn from(access: Option<(u64, u32)>) -> ParsedLine {
+        access.map_or(ParsedLine::UnreadableInput, |(address, bytes)| {
+            ParsedLine::Access(address, bytes)
         })
     }
 }
 
 fn read_lines<E: From<Error>>(
     mut input: impl BufRead,
-    parse: impl Fn(&str) -> Line,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    parse: impl Fn(&str) -> ParsedLine,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
-    let mut accesses = Accesses::default();
+    let mut accesses = AddressBatch::default();
     let mut junk = UnreadableInput::default();
     let mut line = Vec::new();
     for number in 1.. {
@@ -434,13 +438,13 @@ fn read_lines<E: From<Error>>(
             continue;
         }
         let parsed = match is_longer {
-            true => Line::UnreadableInput,
+            true => ParsedLine::UnreadableInput,
             false => parse(text),
         };
         match parsed {
-            Line::Access(address, bytes) => accesses.push(address, bytes),
-            Line::Nothing => {}
-            Line::UnreadableInput => {
+            ParsedLine::Access(address, bytes) => accesses.push(address, bytes),
+            ParsedLine::Nothing => {}
+            ParsedLine::UnreadableInput => {
                 junk.lines += 1;
                 junk.first.get_or_insert_with(|| (number, shown(text)));
             }
@@ -487,14 +491,14 @@ fn hex(text: &str) -> Option<u64> {
     )
 }
 
-fn lackey_line(line: &str) -> Line {
+fn lackey_line(line: &str) -> ParsedLine {
     match lackey::parse(line) {
-        _ if line.starts_with("==") => Line::Nothing,
-        Some(LackeyLine::Instruction { .. }) => Line::Nothing,
+        _ if line.starts_with("==") => ParsedLine::Nothing,
+        Some(LackeyLine::Instruction { .. }) => ParsedLine::Nothing,
         Some(LackeyLine::Access { address, bytes, .. }) if (1..=4096).contains(&bytes) => {
-            Line::Access(address, bytes.into())
+            ParsedLine::Access(address, bytes.into())
         }
-        _ => Line::UnreadableInput,
+        _ => ParsedLine::UnreadableInput,
     }
 }
 
@@ -502,11 +506,11 @@ fn lackey_line(line: &str) -> Line {
 /// number.
 fn read_csv<E: From<Error>>(
     input: impl BufRead,
-    column: &Column,
-    take: &mut dyn FnMut(&Accesses) -> Result<(), E>,
+    column: &ColumnSelector,
+    take: &mut dyn FnMut(&AddressBatch) -> Result<(), E>,
 ) -> Result<UnreadableInput, E> {
     let mut rows = TableRows::new(input, b',');
-    let mut accesses = Accesses::default();
+    let mut accesses = AddressBatch::default();
     let mut junk = UnreadableInput::default();
     let mut position = None;
     while let Some((line, record)) = rows.next_row().map_err(unreadable)? {
@@ -537,9 +541,9 @@ fn read_csv<E: From<Error>>(
 }
 
 /// Returns the position of a column in the rows of a table, by its first row.
-fn column_position(first_row: &csv::ByteRecord, column: &Column) -> crate::Result<usize> {
+fn column_position(first_row: &csv::ByteRecord, column: &ColumnSelector) -> crate::Result<usize> {
     match column {
-        Column::Number(number) => {
+        ColumnSelector::Number(number) => {
             if *number > first_row.len() {
                 return Err(bad_input(format!(
                     "failed to find column {number}: the first row has {} columns: `{}`",
@@ -549,7 +553,7 @@ fn column_position(first_row: &csv::ByteRecord, column: &Column) -> crate::Resul
             }
             Ok(number - 1)
         }
-        Column::Name(name) => {
+        ColumnSelector::Name(name) => {
             let found = first_row
                 .iter()
                 .position(|cell| cell.trim_ascii() == name.as_bytes());
@@ -573,9 +577,9 @@ fn joined(record: &csv::ByteRecord) -> String {
 mod tests {
     use super::*;
 
-    fn parse(input: &[u8], format: Option<&str>) -> (Accesses, UnreadableInput) {
+    fn parse(input: &[u8], format: Option<&str>) -> (AddressBatch, UnreadableInput) {
         let format = format.map(|f| f.parse().unwrap());
-        let mut all = Accesses::default();
+        let mut all = AddressBatch::default();
         let junk = read(input, format.as_ref(), &mut |batch| {
             let before = all.addresses.len();
             all.addresses.extend(&batch.addresses);
@@ -792,7 +796,7 @@ mod tests {
         assert_eq!(column(headed, "csv:3"), (vec![1, 7], 1));
         assert_eq!(column(headed, "csv:time"), (vec![5, 8], 0));
         assert_eq!(column("# a, b\n\n1,2\n3,4\n", "csv:2"), (vec![2, 4], 0));
-        assert!("csv:0".parse::<Format>().is_err());
+        assert!("csv:0".parse::<AddressFormat>().is_err());
         let format = "csv:5".parse().unwrap();
         let error = read(headless.as_bytes(), Some(&format), &mut |_| {
             Ok::<_, Error>(())

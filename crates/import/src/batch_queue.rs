@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 /// Maximum number of waiting batches.
 const MAX_WAITING: usize = 3;
 
-type Written<W> = memgauge_recording::Result<W>;
+type WriteResult<W> = memgauge_recording::Result<W>;
 
 /// Rows that are handed over together.
 pub(super) trait Batch: Default + Send + 'static {
@@ -32,11 +32,11 @@ struct WriterThread<L: Batch> {
     batches: SyncSender<L>,
     /// Written batches, to be reused.
     written: Receiver<L>,
-    thread: JoinHandle<Written<L::Writer>>,
+    thread: JoinHandle<WriteResult<L::Writer>>,
 }
 
 /// Where rows are written.
-enum State<L: Batch> {
+enum WriterState<L: Batch> {
     /// In this thread: no batch has been full yet.
     SameThread(Box<L::Writer>),
     /// In another thread.
@@ -48,7 +48,7 @@ enum State<L: Batch> {
 /// A batch that is being filled, and its queue.
 pub(super) struct BatchQueue<L: Batch> {
     pub(super) batch: L,
-    state: State<L>,
+    state: WriterState<L>,
 }
 
 /// Moves a writer to a new thread.
@@ -75,16 +75,16 @@ impl<L: Batch> BatchQueue<L> {
     pub(super) fn new(writer: L::Writer) -> BatchQueue<L> {
         BatchQueue {
             batch: L::default(),
-            state: State::SameThread(Box::new(writer)),
+            state: WriterState::SameThread(Box::new(writer)),
         }
     }
 
     /// Sends a full batch. The first one starts the thread.
     pub(super) fn send(&mut self) -> Result<()> {
-        let writer_thread = match std::mem::replace(&mut self.state, State::Failed) {
-            State::SameThread(writer) => spawn_writer(*writer),
-            State::Thread(writer_thread) => writer_thread,
-            State::Failed => return Err(failed()),
+        let writer_thread = match std::mem::replace(&mut self.state, WriterState::Failed) {
+            WriterState::SameThread(writer) => spawn_writer(*writer),
+            WriterState::Thread(writer_thread) => writer_thread,
+            WriterState::Failed => return Err(failed()),
         };
         let next = writer_thread.written.try_recv().unwrap_or_default();
         let full = std::mem::replace(&mut self.batch, next);
@@ -92,23 +92,23 @@ impl<L: Batch> BatchQueue<L> {
             // The writer failed; joining it returns the reason.
             return join(writer_thread).map(drop);
         }
-        self.state = State::Thread(writer_thread);
+        self.state = WriterState::Thread(writer_thread);
         Ok(())
     }
 
     /// Waits until all rows are written.
     pub(super) fn finish(mut self) -> Result<L::Writer> {
         match self.state {
-            State::SameThread(mut writer) => {
+            WriterState::SameThread(mut writer) => {
                 self.batch.write(&mut writer)?;
                 Ok(*writer)
             }
-            State::Thread(writer_thread) => {
+            WriterState::Thread(writer_thread) => {
                 // If the writer failed, joining it returns the reason.
                 let _ = writer_thread.batches.send(self.batch);
                 join(writer_thread)
             }
-            State::Failed => Err(failed()),
+            WriterState::Failed => Err(failed()),
         }
     }
 }

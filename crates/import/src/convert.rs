@@ -16,10 +16,10 @@ use memgauge_trace::{
 };
 
 use super::background_writer::BackgroundWriter;
-use super::counters::{CounterValue, Counters};
+use super::counters::{CounterValue, CounterValues};
 use super::input::Input;
 use super::symfs::Symfs;
-use super::threads::{Change as ThreadChange, Threads};
+use super::threads::{ThreadChange, Threads};
 use super::unwinding::{CodeChange, Unwinding};
 use crate::{Error, Result};
 use memgauge_host::program::{
@@ -171,7 +171,7 @@ struct Converter {
     series_rows: u64,
     /// Start of the recording on perf's clock.
     start_ns: u64,
-    counters: Counters,
+    counters: CounterValues,
     mappings: Mappings,
     stacks: Stacks,
     sharing: SampledSharing,
@@ -234,7 +234,7 @@ impl Converter {
             ring_lost: 0,
             series_rows: 0,
             start_ns: earliest.time_ns,
-            counters: Counters::default(),
+            counters: CounterValues::default(),
             mappings: Mappings::default(),
             stacks: Stacks::new(),
             sharing: SampledSharing::default(),

@@ -19,7 +19,7 @@ use memgauge_trace::{
     EventDef, EventId, GeneratedCode, Pid, Provenance, SiteCount, Unit, VirtAddr, catalogue,
 };
 
-use super::text_format::Lines;
+use super::text_format::LineReader;
 use crate::Result;
 
 /// First synthetic address. It is above the first pages of any program.
@@ -141,7 +141,7 @@ struct ParserState {
 
 impl CostProfile {
     /// Parses a file.
-    pub(super) fn read(lines: &mut Lines) -> Result<CostProfile> {
+    pub(super) fn read(lines: &mut LineReader) -> Result<CostProfile> {
         let mut costs = CostProfile {
             // Process 0 is the kernel; cachegrind gives no process ID.
             pid: Pid(1),

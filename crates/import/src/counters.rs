@@ -35,7 +35,7 @@ pub(super) struct Increment {
 
 /// All counters, per thread (thread 0 for counters of a CPU).
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct CounterValues {
     all: Vec<LastValue>,
     indices: IdMap<(u64, u32), usize>,
     /// Indices of the last group's counters. The next sample usually is of the same group and
@@ -43,7 +43,7 @@ pub(super) struct Counters {
     recent: Vec<usize>,
 }
 
-impl Counters {
+impl CounterValues {
     /// Returns the increment of the `index`-th counter of a group. `None` if no event has this ID.
     #[inline]
     pub(super) fn read(
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn increment_is_since_the_last_value_in_the_same_thread() {
-        let (events, mut counters) = (events(), Counters::default());
+        let (events, mut counters) = (events(), CounterValues::default());
         let readings = [
             (0, (10, 1), (5, 100), Some((0, 5, 100))),
             (1, (20, 1), (7, 100), Some((1, 7, 100))),

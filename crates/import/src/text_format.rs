@@ -70,15 +70,15 @@ fn is_access(line: &str) -> bool {
 
 /// Reads lines and counts them from 1. Invalid UTF-8 is replaced.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LineReader {
     file: BufReader<File>,
     line: Vec<u8>,
     pub(super) number: u64,
 }
 
-impl Lines {
-    pub(super) fn new(file: File) -> Lines {
-        Lines {
+impl LineReader {
+    pub(super) fn new(file: File) -> LineReader {
+        LineReader {
             file: BufReader::with_capacity(1 << 16, file),
             line: Vec::new(),
             number: 0,

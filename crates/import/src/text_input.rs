@@ -15,13 +15,13 @@ use super::access_trace::AccessTrace;
 use super::compression::decompress;
 use super::cost_profile::CostProfile;
 use super::input::decompressed;
-use super::text_format::{Lines, TextFormat};
+use super::text_format::{LineReader, TextFormat};
 use crate::{Error, ErrorKind, Result};
 
 /// A text file of callgrind, cachegrind, lackey or drcachesim.
 #[derive(Debug)]
 pub struct TextInput {
-    lines: Lines,
+    lines: LineReader,
     format: TextFormat,
     /// The content of a profile, which is read before the recording is created.
     costs: Option<CostProfile>,
@@ -44,7 +44,7 @@ impl TextInput {
             return Ok(None);
         };
         file.rewind().map_err(failed)?;
-        let mut lines = Lines::new(decompressed(file, folder)?);
+        let mut lines = LineReader::new(decompressed(file, folder)?);
         let costs = match format {
             TextFormat::CostProfile => Some(check_costs(CostProfile::read(&mut lines)?)?),
             TextFormat::Lackey | TextFormat::Drcachesim => None,

@@ -14,12 +14,12 @@ pub(super) struct Threads {
     /// Thread of the last sample and its start. Consecutive samples are usually of the same thread.
     last_seen: Option<(u32, u64)>,
     /// Changes to be sorted by time at the end, if records are not in order.
-    unsorted: Option<Vec<(u64, Change)>>,
+    unsorted: Option<Vec<(u64, ThreadChange)>>,
 }
 
 /// A change to a thread that a record reports.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(super) enum ThreadChange {
     Named {
         pid: u32,
         tid: u32,
@@ -40,23 +40,23 @@ impl Threads {
     }
 
     /// Applies a change, now or at the end.
-    pub(super) fn change(&mut self, change: Change, time_ns: u64) {
+    pub(super) fn change(&mut self, change: ThreadChange, time_ns: u64) {
         match &mut self.unsorted {
             Some(unsorted) => unsorted.push((time_ns, change)),
             None => self.apply(&change, time_ns),
         }
     }
 
-    fn apply(&mut self, change: &Change, time_ns: u64) {
+    fn apply(&mut self, change: &ThreadChange, time_ns: u64) {
         match change {
-            Change::Named {
+            ThreadChange::Named {
                 pid,
                 tid,
                 exec,
                 name,
             } => self.named(*pid, *tid, *exec, name, time_ns),
-            Change::Forked(task) => self.forked(task, time_ns),
-            Change::Ended(task) => self.ended(task, time_ns),
+            ThreadChange::Forked(task) => self.forked(task, time_ns),
+            ThreadChange::Ended(task) => self.ended(task, time_ns),
         }
     }
 

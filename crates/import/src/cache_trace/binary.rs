@@ -18,7 +18,7 @@
 
 use std::io::{BufRead, ErrorKind};
 
-use super::{Operation, Record, Sink, bad_input, unreadable};
+use super::{RecordSink, RequestOperation, TraceRecord, bad_input, unreadable};
 use crate::Error;
 
 pub(super) const ORACLE_GENERAL_BYTES: usize = 24;
@@ -87,7 +87,7 @@ fn each_record<E: From<Error>>(
 
 pub(super) fn oracle_general<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
     let cut = each_record(input, ORACLE_GENERAL_BYTES, |number, record| {
         sink.summary.number_keys += 1;
@@ -97,11 +97,11 @@ pub(super) fn oracle_general<E: From<Error>>(
     Ok(())
 }
 
-fn plain_record(record: &[u8]) -> Record {
-    Record {
+fn plain_record(record: &[u8]) -> TraceRecord {
+    TraceRecord {
         key: u64_at(record, 4),
         bytes: u32_at(record, 12).into(),
-        operation: Operation::Read,
+        operation: RequestOperation::Read,
         time_us: u64::from(u32_at(record, 0)) * MICROSECONDS,
         ttl_s: None,
         tenant: 0,
@@ -110,7 +110,7 @@ fn plain_record(record: &[u8]) -> Record {
 
 pub(super) fn lcs<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
     let mut header = vec![0; LCS_HEADER_BYTES];
     let filled = fill(input, &mut header)?;
@@ -128,7 +128,7 @@ pub(super) fn lcs<E: From<Error>>(
         let why = format!("failed to read lcs: version {version} is not known (1 to 8 are)");
         return Err(bad_input(why).into());
     };
-    let mut tenants = super::table::Names::default();
+    let mut tenants = super::table::NameIndex::default();
     let cut = each_record(input, record_bytes, |number, bytes| {
         sink.summary.number_keys += 1;
         let mut record = plain_record(bytes);
@@ -156,12 +156,12 @@ pub(super) fn lcs<E: From<Error>>(
 }
 
 /// Operations as libCacheSim numbers them.
-fn lcs_operation(code: u8) -> Option<Operation> {
+fn lcs_operation(code: u8) -> Option<RequestOperation> {
     match code {
         // Traces without operations have 0.
-        0..=2 | 12 => Some(Operation::Read),
-        3..=8 | 10 | 11 | 13 | 14 => Some(Operation::Write),
-        9 => Some(Operation::Delete),
+        0..=2 | 12 => Some(RequestOperation::Read),
+        3..=8 | 10 | 11 | 13 | 14 => Some(RequestOperation::Write),
+        9 => Some(RequestOperation::Delete),
         _ => None,
     }
 }
@@ -218,7 +218,7 @@ pub(super) fn is_vscsi(start: &[u8]) -> bool {
 
 pub(super) fn vscsi<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
     let start = input.fill_buf().map_err(unreadable)?;
     let Some(layout) = vscsi_layout(start) else {
@@ -239,7 +239,7 @@ pub(super) fn vscsi<E: From<Error>>(
             return Ok(());
         };
         sink.summary.number_keys += 1;
-        let record = Record {
+        let record = TraceRecord {
             key,
             bytes: u32_at(bytes, layout.length_at).into(),
             operation,
@@ -254,10 +254,10 @@ pub(super) fn vscsi<E: From<Error>>(
 }
 
 /// READ and WRITE of 6, 10, 12 and 16 bytes.
-fn scsi_operation(command: u16) -> Option<Operation> {
+fn scsi_operation(command: u16) -> Option<RequestOperation> {
     match command {
-        0x08 | 0x28 | 0xa8 | 0x88 => Some(Operation::Read),
-        0x0a | 0x2a | 0xaa | 0x8a => Some(Operation::Write),
+        0x08 | 0x28 | 0xa8 | 0x88 => Some(RequestOperation::Read),
+        0x0a | 0x2a | 0xaa | 0x8a => Some(RequestOperation::Write),
         _ => None,
     }
 }

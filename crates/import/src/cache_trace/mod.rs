@@ -1,9 +1,9 @@
 //! Traces of cache requests, as storage and cache researchers publish them.
 //!
-//! [`read`] turns a trace into [`Record`]s and [`detect`] recognises a format by the first bytes.
-//! A *block trace* names ranges of bytes on a device, an *object trace* names objects. Binary
-//! formats are in `binary`, tables in `table`. docs/mrc.md says where each format is defined, and
-//! which ones were checked against a published trace.
+//! [`read`] turns a trace into [`TraceRecord`]s and [`detect`] recognises a format by the first
+//! bytes. A *block trace* names ranges of bytes on a device, an *object trace* names objects.
+//! Binary formats are in `binary`, tables in `table`. docs/mrc.md says where each format is
+//! defined, and which ones were checked against a published trace.
 //!
 //! A record that cannot be used is skipped and counted, and the first of them is named by its
 //! record or line number.
@@ -17,7 +17,7 @@ use std::io::BufRead;
 use std::str::FromStr;
 
 pub use detect::detect;
-pub use table::{Column, Table};
+pub use table::{ColumnSelector, TableLayout};
 
 use crate::{Error, ErrorKind};
 
@@ -42,7 +42,7 @@ pub enum TraceFormat {
     /// CDN traces of Wikipedia.
     Wikipedia,
     /// A table with chosen columns.
-    Table(Table),
+    Table(TableLayout),
 }
 
 impl TraceFormat {
@@ -106,7 +106,7 @@ impl FromStr for TraceFormat {
 
 /// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum RequestOperation {
     /// Reads the object or range.
     Read,
     /// Writes it.
@@ -117,26 +117,26 @@ pub enum Operation {
 
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct TraceRecord {
     /// Identifies the object; of a block trace, the first byte.
     pub key: u64,
     /// Size of the object or range in bytes; 1 if the trace has no sizes.
     pub bytes: u64,
     /// Operation of the request.
-    pub operation: Operation,
+    pub operation: RequestOperation,
     /// Time in microseconds, 0 if the trace has none. It never decreases: a time before the
     /// previous one is replaced by that one.
     pub time_us: u64,
     /// Lifetime in seconds of what the request inserts, if there is one.
     pub ttl_s: Option<u64>,
-    /// Index in [`Summary::tenants`].
+    /// Index in [`TraceSummary::tenants`].
     pub tenant: u32,
 }
 
 /// Numbers of requests that were read and that were not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Summary {
+pub struct TraceSummary {
     /// Records that were used.
     pub records: u64,
     /// Records that could not be used.
@@ -161,7 +161,7 @@ pub struct Summary {
     pub tenants: Vec<String>,
 }
 
-impl Summary {
+impl TraceSummary {
     /// Notes for readers of the result, in sentences.
     pub fn notes(&self, format: &TraceFormat) -> Vec<String> {
         let unit = match format {
@@ -215,21 +215,21 @@ impl Summary {
 }
 
 /// Takes records one by one and counts what is special about them.
-struct Sink<'a, E> {
-    take: &'a mut dyn FnMut(&Record) -> Result<(), E>,
-    summary: Summary,
+struct RecordSink<'a, E> {
+    take: &'a mut dyn FnMut(&TraceRecord) -> Result<(), E>,
+    summary: TraceSummary,
     time_us: u64,
 }
 
-impl<E> Sink<'_, E> {
-    fn push(&mut self, number: u64, mut record: Record) -> Result<(), E> {
+impl<E> RecordSink<'_, E> {
+    fn push(&mut self, number: u64, mut record: TraceRecord) -> Result<(), E> {
         if record.time_us < self.time_us {
             self.summary.backwards += 1;
             self.summary.first_backwards.get_or_insert(number);
             record.time_us = self.time_us;
         }
         self.time_us = record.time_us;
-        if record.bytes == 0 && record.operation != Operation::Delete {
+        if record.bytes == 0 && record.operation != RequestOperation::Delete {
             self.summary.empty += 1;
             return Ok(());
         }
@@ -246,11 +246,11 @@ impl<E> Sink<'_, E> {
 pub fn read<E: From<Error>>(
     input: &mut dyn BufRead,
     format: &TraceFormat,
-    take: &mut dyn FnMut(&Record) -> Result<(), E>,
-) -> Result<Summary, E> {
-    let mut sink = Sink {
+    take: &mut dyn FnMut(&TraceRecord) -> Result<(), E>,
+) -> Result<TraceSummary, E> {
+    let mut sink = RecordSink {
         take,
-        summary: Summary::default(),
+        summary: TraceSummary::default(),
         time_us: 0,
     };
     match format {

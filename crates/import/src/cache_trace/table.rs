@@ -4,28 +4,28 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use std::str::FromStr;
 
-use super::{Operation, Record, Sink, bad_input};
+use super::{RecordSink, RequestOperation, TraceRecord, bad_input};
 use crate::Error;
 use crate::table_rows::TableRows;
 
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Column {
+pub enum ColumnSelector {
     /// By its number from 1, as `cut -f` and awk count.
     Number(usize),
     /// By its name in the first row.
     Name(String),
 }
 
-impl FromStr for Column {
+impl FromStr for ColumnSelector {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Ok(Column::Name(text.to_owned()));
+            return Ok(ColumnSelector::Name(text.to_owned()));
         }
         match text.parse() {
-            Ok(number @ 1..) => Ok(Column::Number(number)),
+            Ok(number @ 1..) => Ok(ColumnSelector::Number(number)),
             _ => Err("columns are counted from 1".to_owned()),
         }
     }
@@ -34,22 +34,22 @@ impl FromStr for Column {
 /// Columns of a table by content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Table {
+pub struct TableLayout {
     /// Character between two cells; guessed if not given.
     pub delimiter: Option<u8>,
     /// Whether the first row is a heading; guessed if not given.
     pub has_header: Option<bool>,
-    id: Column,
+    id: ColumnSelector,
     /// Whether keys are text even if they look like numbers.
     text_keys: bool,
-    time: Option<Column>,
-    size: Option<Column>,
-    operation: Option<Column>,
-    ttl: Option<Column>,
-    tenant: Option<Column>,
+    time: Option<ColumnSelector>,
+    size: Option<ColumnSelector>,
+    operation: Option<ColumnSelector>,
+    ttl: Option<ColumnSelector>,
+    tenant: Option<ColumnSelector>,
 }
 
-impl FromStr for Table {
+impl FromStr for TableLayout {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -82,7 +82,7 @@ impl FromStr for Table {
                 return Err(format!("two columns for `{role}`"));
             }
         }
-        Ok(Table {
+        Ok(TableLayout {
             delimiter: None,
             has_header: None,
             id: id.ok_or("a column for `id` or `key` is required")?,
@@ -96,7 +96,7 @@ impl FromStr for Table {
     }
 }
 
-impl Table {
+impl TableLayout {
     /// Whether the table has sizes.
     pub fn has_sizes(&self) -> bool {
         self.size.is_some()
@@ -105,12 +105,12 @@ impl Table {
 
 /// Names that were seen, each with an index.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct NameIndex {
     indices: HashMap<Vec<u8>, u32>,
     names: Vec<String>,
 }
 
-impl Names {
+impl NameIndex {
     pub(super) fn index(&mut self, name: &[u8]) -> u32 {
         if let Some(&index) = self.indices.get(name) {
             return index;
@@ -177,7 +177,7 @@ fn hash(key: &[u8]) -> u64 {
 }
 
 /// An operation by its name in a published trace.
-pub(super) fn operation(name: &[u8]) -> Option<Operation> {
+pub(super) fn operation(name: &[u8]) -> Option<RequestOperation> {
     let name = name.to_ascii_lowercase();
     let is_any = |names: &[&str]| names.iter().any(|n| n.as_bytes() == name);
     if is_any(&[
@@ -189,7 +189,7 @@ pub(super) fn operation(name: &[u8]) -> Option<Operation> {
         "rest.get.object",
         "28",
     ]) {
-        Some(Operation::Read)
+        Some(RequestOperation::Read)
     } else if is_any(&[
         "write",
         "w",
@@ -208,9 +208,9 @@ pub(super) fn operation(name: &[u8]) -> Option<Operation> {
         "rest.copy.object",
         "2a",
     ]) {
-        Some(Operation::Write)
+        Some(RequestOperation::Write)
     } else if is_any(&["delete", "del", "d", "remove", "trim", "rest.delete.object"]) {
-        Some(Operation::Delete)
+        Some(RequestOperation::Delete)
     } else {
         None
     }
@@ -238,9 +238,9 @@ fn each_row<E: From<Error>>(
 fn preset<E: From<Error>>(
     input: &mut dyn BufRead,
     delimiter: u8,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
     is_heading: impl Fn(&csv::ByteRecord) -> bool,
-    mut parse: impl FnMut(&csv::ByteRecord) -> Result<(Record, u64), Unusable>,
+    mut parse: impl FnMut(&csv::ByteRecord) -> Result<(TraceRecord, u64), Unusable>,
 ) -> Result<(), E> {
     let mut is_first = true;
     each_row(input, delimiter, |line, row| {
@@ -279,9 +279,9 @@ fn no_heading(_: &csv::ByteRecord) -> bool {
 /// units of 100 ns.
 pub(super) fn msr<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
-    let mut disks = Names::default();
+    let mut disks = NameIndex::default();
     let mut name = Vec::new();
     preset(input, b',', sink, no_heading, |row| {
         let offset = number(cell(row, 4, NO_KEY)?).ok_or("the offset is no number")?;
@@ -294,7 +294,7 @@ pub(super) fn msr<E: From<Error>>(
         if offset >> 48 != 0 || disk >> 16 != 0 {
             return Err("the offset is 2^48 or more");
         }
-        let record = Record {
+        let record = TraceRecord {
             key: offset | u64::from(disk) << 48,
             bytes: number(cell(row, 5, NO_SIZE)?).ok_or(NO_SIZE)?,
             operation: operation(cell(row, 3, NO_OPERATION)?).ok_or(NO_OPERATION)?,
@@ -314,16 +314,16 @@ pub(super) fn msr<E: From<Error>>(
 /// deletions may lack the size.
 pub(super) fn ibm_cos<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
     preset(input, b' ', sink, no_heading, |row| {
         let operation = operation(cell(row, 1, NO_OPERATION)?).ok_or(NO_OPERATION)?;
         let bytes = match operation {
-            Operation::Delete => 0,
+            RequestOperation::Delete => 0,
             _ => number(cell(row, 3, NO_SIZE)?).ok_or(NO_SIZE)?,
         };
         let time_ms = number(cell(row, 0, NO_TIME)?).ok_or(NO_TIME)?;
-        let record = Record {
+        let record = TraceRecord {
             key: hash(cell(row, 2, NO_KEY)?),
             bytes,
             operation,
@@ -339,12 +339,12 @@ pub(super) fn ibm_cos<E: From<Error>>(
 /// the size of its key and value.
 pub(super) fn twitter<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
-    let mut clients = Names::default();
+    let mut clients = NameIndex::default();
     preset(input, b',', sink, no_heading, |row| {
         let size = |at| number(cell(row, at, NO_SIZE)?).ok_or(NO_SIZE);
-        let record = Record {
+        let record = TraceRecord {
             key: hash(cell(row, 1, NO_KEY)?),
             bytes: size(2)?.saturating_add(size(3)?),
             operation: operation(cell(row, 5, NO_OPERATION)?).ok_or(NO_OPERATION)?,
@@ -366,10 +366,10 @@ const MAX_OPERATIONS: u64 = 1 << 24;
 /// its key and value.
 pub(super) fn meta<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
     let delimiter = b',';
-    let mut usecases = Names::default();
+    let mut usecases = NameIndex::default();
     let mut heading: Option<HashMap<Vec<u8>, usize>> = None;
     each_row(input, delimiter, |line, row| {
         let Some(columns) = &heading else {
@@ -391,7 +391,7 @@ pub(super) fn meta<E: From<Error>>(
             return Ok(());
         };
         let at = |name: &str| columns.get(name.as_bytes()).copied().unwrap_or(usize::MAX);
-        let parsed: Result<(Record, _), Unusable> = (|| {
+        let parsed: Result<(TraceRecord, _), Unusable> = (|| {
             let of = |name, missing| number(cell(row, at(name), missing)?).ok_or(missing);
             let time = match at("op_time") {
                 usize::MAX => 0,
@@ -401,7 +401,7 @@ pub(super) fn meta<E: From<Error>>(
             if times > MAX_OPERATIONS {
                 return Err("more than 2^24 operations");
             }
-            let record = Record {
+            let record = TraceRecord {
                 key: hash(cell(row, at("key"), NO_KEY)?),
                 bytes: of("key_size", NO_SIZE)?.saturating_add(of("size", NO_SIZE)?),
                 operation: operation(cell(row, at("op"), NO_OPERATION)?).ok_or(NO_OPERATION)?,
@@ -433,16 +433,16 @@ pub(super) fn meta<E: From<Error>>(
 /// `time_firstbyte`, separated by tabs. The heading may be missing.
 pub(super) fn wikipedia<E: From<Error>>(
     input: &mut dyn BufRead,
-    sink: &mut Sink<'_, E>,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
     let is_heading = |row: &csv::ByteRecord| row.get(0) == Some(b"relative_unix");
     preset(input, b'\t', sink, is_heading, |row| {
         // Traces of images have one more column.
         let size_at = if row.len() >= 5 { 3 } else { 2 };
-        let record = Record {
+        let record = TraceRecord {
             key: hash(cell(row, 1, NO_KEY)?),
             bytes: number(cell(row, size_at, NO_SIZE)?).ok_or(NO_SIZE)?,
-            operation: Operation::Read,
+            operation: RequestOperation::Read,
             time_us: seconds(cell(row, 0, NO_TIME)?).ok_or(NO_TIME)?,
             ttl_s: None,
             tenant: 0,
@@ -462,21 +462,25 @@ struct Positions {
 }
 
 impl Positions {
-    fn new(table: &Table, first_row: &csv::ByteRecord, delimiter: u8) -> Result<Positions, Error> {
+    fn new(
+        table: &TableLayout,
+        first_row: &csv::ByteRecord,
+        delimiter: u8,
+    ) -> Result<Positions, Error> {
         let has_one_cell = first_row.len() == 1 && table.delimiter.is_none();
         let hint = match has_one_cell {
             true => "; name the delimiter with --delimiter",
             false => "",
         };
-        let find = |column: &Column| match column {
-            Column::Number(number) if *number <= first_row.len() => Ok(number - 1),
-            Column::Number(number) => Err(bad_input(format!(
+        let find = |column: &ColumnSelector| match column {
+            ColumnSelector::Number(number) if *number <= first_row.len() => Ok(number - 1),
+            ColumnSelector::Number(number) => Err(bad_input(format!(
                 "failed to find column {number}: the first row has {} column{}: `{}`{hint}",
                 first_row.len(),
                 if first_row.len() == 1 { "" } else { "s" },
                 shown(first_row, delimiter)
             ))),
-            Column::Name(name) => first_row
+            ColumnSelector::Name(name) => first_row
                 .iter()
                 .position(|cell| cell.trim_ascii() == name.as_bytes())
                 .ok_or_else(|| {
@@ -492,7 +496,7 @@ impl Positions {
                     ))
                 }),
         };
-        let maybe = |column: &Option<Column>| column.as_ref().map(find).transpose();
+        let maybe = |column: &Option<ColumnSelector>| column.as_ref().map(find).transpose();
         Ok(Positions {
             id: find(&table.id)?,
             time: maybe(&table.time)?,
@@ -504,7 +508,7 @@ impl Positions {
     }
 
     /// A first row is a heading if a column is named, or if a cell that must be a number is not.
-    fn is_heading(&self, table: &Table, row: &csv::ByteRecord) -> bool {
+    fn is_heading(&self, table: &TableLayout, row: &csv::ByteRecord) -> bool {
         let columns = [
             &table.time,
             &table.size,
@@ -513,7 +517,9 @@ impl Positions {
             &table.tenant,
         ];
         let named = columns.into_iter().flatten().chain([&table.id]);
-        let is_named = named.into_iter().any(|c| matches!(c, Column::Name(_)));
+        let is_named = named
+            .into_iter()
+            .any(|c| matches!(c, ColumnSelector::Name(_)));
         // A number that is too large or negative is a bad record, not a heading.
         let is_no_number = |at: Option<usize>| {
             let cell = at.and_then(|at| row.get(at)).map(<[u8]>::trim_ascii);
@@ -530,14 +536,14 @@ impl Positions {
 
 pub(super) fn chosen<E: From<Error>>(
     input: &mut dyn BufRead,
-    table: &Table,
-    sink: &mut Sink<'_, E>,
+    table: &TableLayout,
+    sink: &mut RecordSink<'_, E>,
 ) -> Result<(), E> {
     let delimiter = match table.delimiter {
         Some(delimiter) => delimiter,
         None => guess_delimiter(input.fill_buf().map_err(super::unreadable)?),
     };
-    let mut tenants = Names::default();
+    let mut tenants = NameIndex::default();
     let mut found = None;
     each_row(input, delimiter, |line, row| {
         let positions = match &found {
@@ -553,15 +559,15 @@ pub(super) fn chosen<E: From<Error>>(
                 positions
             }
         };
-        let parsed: Result<(Record, _), Unusable> = (|| {
+        let parsed: Result<(TraceRecord, _), Unusable> = (|| {
             let key = cell(row, positions.id, NO_KEY)?;
             let as_number = (!table.text_keys).then(|| id_number(key)).flatten();
             let operation = match positions.operation {
                 Some(at) => operation(cell(row, at, NO_OPERATION)?).ok_or(NO_OPERATION)?,
-                None => Operation::Read,
+                None => RequestOperation::Read,
             };
             let bytes = match positions.size {
-                Some(at) if operation == Operation::Delete => {
+                Some(at) if operation == RequestOperation::Delete => {
                     row.get(at).and_then(number).unwrap_or(0)
                 }
                 Some(at) => number(cell(row, at, NO_SIZE)?).ok_or(NO_SIZE)?,
@@ -574,7 +580,7 @@ pub(super) fn chosen<E: From<Error>>(
             let ttl = positions
                 .ttl
                 .and_then(|at| number(row.get(at)?.trim_ascii()));
-            let record = Record {
+            let record = TraceRecord {
                 key: as_number.unwrap_or_else(|| hash(key)),
                 bytes,
                 operation,

@@ -2,21 +2,21 @@
 
 use super::*;
 
-fn read_all(bytes: &[u8], format: &TraceFormat) -> (Vec<Record>, Summary) {
+fn read_all(bytes: &[u8], format: &TraceFormat) -> (Vec<TraceRecord>, TraceSummary) {
     try_read(bytes, format).expect("the trace is readable")
 }
 
-fn try_read(bytes: &[u8], format: &TraceFormat) -> Result<(Vec<Record>, Summary), Error> {
+fn try_read(bytes: &[u8], format: &TraceFormat) -> Result<(Vec<TraceRecord>, TraceSummary), Error> {
     let mut records = Vec::new();
     let mut input = bytes;
-    let summary = read(&mut input, format, &mut |record: &Record| {
+    let summary = read(&mut input, format, &mut |record: &TraceRecord| {
         records.push(*record);
         Ok::<(), Error>(())
     })?;
     Ok((records, summary))
 }
 
-fn keys(records: &[Record]) -> Vec<u64> {
+fn keys(records: &[TraceRecord]) -> Vec<u64> {
     records.iter().map(|record| record.key).collect()
 }
 
@@ -203,8 +203,8 @@ fn every_version_of_lcs_has_its_own_record_size() {
         assert_eq!(keys(&records), [1, 2, 3], "version {version}");
         assert_eq!(records[1].bytes, 20);
         if version > 1 {
-            use Operation::{Delete, Read, Write};
-            let operations: Vec<Operation> = records.iter().map(|r| r.operation).collect();
+            use RequestOperation::{Delete, Read, Write};
+            let operations: Vec<RequestOperation> = records.iter().map(|r| r.operation).collect();
             assert_eq!(operations, [Read, Write, Delete]);
             assert_eq!(summary.tenants, ["77"]);
         }
@@ -311,7 +311,7 @@ fn presets_read_tables_as_published() {
     );
     assert_eq!(
         (records[3].ttl_s, records[3].operation),
-        (Some(7200), Operation::Write)
+        (Some(7200), RequestOperation::Write)
     );
     assert_eq!(summary.tenants, ["366387042", "2777918327"]);
     let old = "key,op,size,op_count,key_size\n1a,GET,0,2,10\n";
@@ -375,7 +375,7 @@ fn columns_are_chosen_with_and_without_a_heading_and_with_any_delimiter() {
     let format = "csv:id=1,size=2".parse().unwrap();
     assert_eq!(keys(&read_all(b"id,size\n5,6\n", &format).0), [5]);
     // With IDs only, a heading cannot be distinguished from a key, so the user may have to decide.
-    let mut table: Table = "id=1".parse().unwrap();
+    let mut table: TableLayout = "id=1".parse().unwrap();
     assert_eq!(
         read_all(b"id\n5\n", &TraceFormat::Table(table.clone()))
             .0
@@ -454,7 +454,7 @@ fn empty_inputs_have_no_records() {
             let (records, summary) = read_all(b"", &format);
             assert_eq!(
                 (records.len(), summary),
-                (0, Summary::default()),
+                (0, TraceSummary::default()),
                 "{format}"
             );
         }
