@@ -190,7 +190,7 @@ const UNICODE_WORD: usize = 67;
 
 /// A part of the file that is mapped when it is loaded.
 #[derive(Clone, Debug)]
-struct Segment {
+struct LoadSegment {
     file: Range<u64>,
     address: u64,
 }
@@ -205,12 +205,12 @@ pub struct Interpreter {
     runtime: u64,
     /// Addresses of the function that executes frames, in the file.
     eval: Vec<Range<u64>>,
-    segments: Vec<Segment>,
+    segments: Vec<LoadSegment>,
 }
 
 /// Content of a file.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum FileContent {
     /// An interpreter.
     Interpreter(Interpreter),
     /// An interpreter that is not followed, and the reason.
@@ -224,7 +224,7 @@ impl Interpreter {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn find(path: &Path) -> Result<Found> {
+    pub fn find(path: &Path) -> Result<FileContent> {
         let failed = |e| Error::system(format!("failed to read `{}`", path.display()), e);
         let bytes = std::fs::read(path).map_err(failed)?;
         Ok(find_in(&bytes))
@@ -255,9 +255,9 @@ impl Interpreter {
     }
 }
 
-fn find_in(bytes: &[u8]) -> Found {
+fn find_in(bytes: &[u8]) -> FileContent {
     let Ok(file) = object::read::elf::ElfFile64::<Endianness>::parse(bytes) else {
-        return Found::Other;
+        return FileContent::Other;
     };
     let symbols = file.dynamic_symbols().chain(file.symbols());
     let mut runtime = None;
@@ -278,7 +278,7 @@ fn find_in(bytes: &[u8]) -> Found {
         }
     }
     let Some(runtime) = runtime else {
-        return Found::Other;
+        return FileContent::Other;
     };
     let read = |address: u64, size: u64| {
         let mut segments = file.segments();
@@ -293,7 +293,7 @@ fn find_in(bytes: &[u8]) -> Found {
         None => 8,
     };
     if !VERSIONS.contains(&minor) {
-        return Found::Unsupported("only CPython 3.9 to 3.13 is followed".to_owned());
+        return FileContent::Unsupported("only CPython 3.9 to 3.13 is followed".to_owned());
     }
     let offsets = match minor {
         9 => Ok(V3_9),
@@ -304,17 +304,17 @@ fn find_in(bytes: &[u8]) -> Found {
     };
     let offsets = match offsets {
         Ok(offsets) => offsets,
-        Err(why) => return Found::Unsupported(why),
+        Err(why) => return FileContent::Unsupported(why),
     };
     let endian = file.endian();
     let headers = file.elf_header().program_headers(endian, bytes);
     let segments = headers.unwrap_or_default().iter();
     let segments = segments.filter(|s| s.p_type(endian) == object::elf::PT_LOAD);
-    let segments = segments.map(|s| Segment {
+    let segments = segments.map(|s| LoadSegment {
         file: s.p_offset(endian)..s.p_offset(endian).saturating_add(s.p_filesz(endian)),
         address: s.p_vaddr(endian),
     });
-    Found::Interpreter(Interpreter {
+    FileContent::Interpreter(Interpreter {
         minor,
         offsets,
         runtime,

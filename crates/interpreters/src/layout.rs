@@ -32,7 +32,7 @@ pub(crate) fn interpreter(runtime: u64, minor: u32, offsets: &Offsets) -> [u8; I
 
 /// A frame of Python at a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct InterpreterFrame {
     /// Address of its code object.
     pub code: u64,
     /// Changes if another code object gets that address. 0 if the code object could not be read.
@@ -93,7 +93,7 @@ const MAX_READ_BYTES: usize = 4 << 20;
 pub struct Code {
     /// Its address.
     pub address: u64,
-    /// See [`Frame::identity`].
+    /// See [`InterpreterFrame::identity`].
     pub identity: u64,
     /// Minor version of its interpreter: 9 for CPython 3.9.
     pub minor: u32,
@@ -125,11 +125,11 @@ impl Code {
 
 /// A record that the program writes into a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum RingRecord {
     /// Frames of the thread's next sample in the ring, innermost first.
     Frames {
         /// The frames.
-        frames: Vec<Frame>,
+        frames: Vec<InterpreterFrame>,
         /// True if there are more frames, or one could not be read.
         is_cut: bool,
     },
@@ -137,33 +137,33 @@ pub enum Record {
     Code(Code),
 }
 
-impl Record {
+impl RingRecord {
     /// True if the bytes are a record of frames.
     pub fn has_frames(raw: &[u8]) -> bool {
         u32_at(raw, 0) == Some(RECORD_FRAMES)
     }
 
     /// Reads a record. `None` if the bytes are none.
-    pub fn parse(raw: &[u8]) -> Option<Record> {
+    pub fn parse(raw: &[u8]) -> Option<RingRecord> {
         match u32_at(raw, 0)? {
             RECORD_FRAMES => {
                 let count = u32_at(raw, 4)? as usize;
                 let frames = raw.get(FRAMES_HEADER_BYTES..)?.chunks_exact(FRAME_BYTES);
-                let frames: Option<Vec<Frame>> = frames.take(count).map(frame).collect();
+                let frames: Option<Vec<InterpreterFrame>> = frames.take(count).map(frame).collect();
                 let frames = frames.filter(|frames| frames.len() == count)?;
-                Some(Record::Frames {
+                Some(RingRecord::Frames {
                     frames,
                     is_cut: u32_at(raw, 8)? != 0,
                 })
             }
-            RECORD_CODE => Some(Record::Code(code(raw)?)),
+            RECORD_CODE => Some(RingRecord::Code(code(raw)?)),
             _ => None,
         }
     }
 }
 
-fn frame(bytes: &[u8]) -> Option<Frame> {
-    Some(Frame {
+fn frame(bytes: &[u8]) -> Option<InterpreterFrame> {
+    Some(InterpreterFrame {
         code: u64_at(bytes, 0)?,
         identity: u64_at(bytes, 8)?,
         offset: u32_at(bytes, 16)? as i32,
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn code_objects_have_names_of_any_width_and_their_table() {
         let raw = code(&[1, 2, 3]);
-        let Some(Record::Code(code)) = Record::parse(&raw) else {
+        let Some(RingRecord::Code(code)) = RingRecord::parse(&raw) else {
             panic!("no code object");
         };
         let unread = |_, _| panic!("the sample has all bytes");
@@ -298,25 +298,25 @@ mod tests {
     fn truncated_records_are_refused() {
         let whole = code(&[1, 2, 3]);
         for length in 0..whole.len() {
-            assert_eq!(Record::parse(&whole[..length]), None, "{length} bytes");
+            assert_eq!(RingRecord::parse(&whole[..length]), None, "{length} bytes");
         }
         let mut frames = Vec::new();
         for word in [RECORD_FRAMES, 1, 1, 0, 5, 0, 6, 0, u32::MAX, FRAME_IS_ENTRY] {
             frames.extend(word.to_ne_bytes());
         }
-        let frame = Frame {
+        let frame = InterpreterFrame {
             code: 5,
             identity: 6,
             offset: -1,
             is_entry: true,
         };
-        let expected = Record::Frames {
+        let expected = RingRecord::Frames {
             frames: vec![frame],
             is_cut: true,
         };
-        assert_eq!(Record::parse(&frames), Some(expected));
+        assert_eq!(RingRecord::parse(&frames), Some(expected));
         for length in 0..frames.len() {
-            assert_eq!(Record::parse(&frames[..length]), None, "{length} bytes");
+            assert_eq!(RingRecord::parse(&frames[..length]), None, "{length} bytes");
         }
     }
 }

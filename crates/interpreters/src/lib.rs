@@ -5,7 +5,7 @@
 //! that looked at the process later would see the frames of a later moment.
 //!
 //! [`Interpreter`] finds out where an interpreter keeps its frames, [`FrameReader`] loads the
-//! program, and [`Record`] is what the program writes.
+//! program, and [`RingRecord`] is what the program writes.
 //!
 //! Rejected: `python3 -X perf`, which only 3.12 and later have and which changes the program's speed;
 //! and the names of all code objects of a process from its memory, which misses processes that have
@@ -17,6 +17,6 @@ mod cpython;
 mod layout;
 mod reader;
 
-pub use cpython::{Found, Interpreter};
-pub use layout::{Code, Frame, Record, Text};
+pub use cpython::{FileContent, Interpreter};
+pub use layout::{Code, InterpreterFrame, RingRecord, Text};
 pub use reader::{FrameReader, LostRecords};

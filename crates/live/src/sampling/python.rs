@@ -19,7 +19,9 @@ use std::rc::Rc;
 
 use memgauge_host::maps;
 use memgauge_host::python_lines::{LineAddresses, LineOfFunction, LineTable};
-use memgauge_interpreters::{Code, Found, Frame, FrameReader, Interpreter, Record};
+use memgauge_interpreters::{
+    Code, FileContent, FrameReader, Interpreter, InterpreterFrame, RingRecord,
+};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::{Layout, Mmap, Task};
 use memgauge_recording::Writer;
@@ -257,12 +259,12 @@ impl PythonSampler {
             return known.clone();
         }
         let found = match Interpreter::find(&file) {
-            Ok(Found::Interpreter(python)) => Some(Rc::new(python)),
-            Ok(Found::Unsupported(why)) => {
+            Ok(FileContent::Interpreter(python)) => Some(Rc::new(python)),
+            Ok(FileContent::Unsupported(why)) => {
                 self.unsupported.insert(path.to_owned(), why);
                 None
             }
-            Ok(Found::Other) => None,
+            Ok(FileContent::Other) => None,
             Err(error) => {
                 self.unsupported.insert(path.to_owned(), error.to_string());
                 None
@@ -275,12 +277,12 @@ impl PythonSampler {
     /// Processes a record of the program. Frames wait for their sample.
     pub(super) fn read(&mut self, body: &[u8]) -> Option<()> {
         let sample = self.layout.sample(body)?;
-        if Record::has_frames(sample.raw) {
+        if RingRecord::has_frames(sample.raw) {
             if self.waiting.len() == MAX_NESTED {
                 self.waiting.remove(0);
             }
             self.waiting.push((sample.tid, body.to_vec()));
-        } else if let Record::Code(code) = Record::parse(sample.raw)? {
+        } else if let RingRecord::Code(code) = RingRecord::parse(sample.raw)? {
             self.add_code(sample.pid, &code);
         }
         Some(())
@@ -331,7 +333,7 @@ impl PythonSampler {
     /// The calls of a record with frames, innermost first.
     pub(super) fn calls(&mut self, body: &[u8]) -> Option<Vec<PythonCall>> {
         let sample = self.layout.sample(body)?;
-        let Record::Frames { frames, is_cut } = Record::parse(sample.raw)? else {
+        let RingRecord::Frames { frames, is_cut } = RingRecord::parse(sample.raw)? else {
             return None;
         };
         self.cut += u64::from(is_cut);
@@ -343,7 +345,7 @@ impl PythonSampler {
         Some(calls)
     }
 
-    fn call(&self, pid: u32, frame: &Frame) -> Option<PythonCall> {
+    fn call(&self, pid: u32, frame: &InterpreterFrame) -> Option<PythonCall> {
         let codes = self.codes.get(&pid)?;
         let code = codes.get(&(frame.code, frame.identity))?;
         let (_, line) = code.lines.piece(code.instruction(frame.offset));
