@@ -258,7 +258,7 @@ impl IoRun {
         if let Some(recorder) = self.recorder {
             recorder.finish(end.clone(), &losses, &missing)?;
         }
-        let loss = |loss: &memgauge_io::Loss| IoLoss {
+        let loss = |loss: &memgauge_io::AccountingLoss| IoLoss {
             name: loss.name.to_owned(),
             meaning: loss.meaning.to_owned(),
             count: loss.count,

@@ -22,7 +22,7 @@ pub(super) struct DeviceMonitor {
 type DevicesInFiles = (BTreeSet<DeviceId>, BTreeSet<String>);
 
 /// Contents of `/proc/diskstats` and `/proc/net/dev`.
-struct Counters {
+struct ProcCounters {
     disks: BTreeMap<DeviceId, DeviceCounters>,
     networks: BTreeMap<String, [u64; 4]>,
 }
@@ -34,7 +34,7 @@ impl DeviceMonitor {
         &mut self,
         wanted: Option<&dyn Fn(u32) -> bool>,
     ) -> BTreeMap<DeviceId, Device> {
-        let counters = Counters::read();
+        let counters = ProcCounters::read();
         if wanted.is_none()
             && let Some(recounted) = counters.as_ref().and_then(|now| self.recount(now))
         {
@@ -47,7 +47,7 @@ impl DeviceMonitor {
 
     /// The known devices with new counters. `None` if a device appeared or disappeared. A counter
     /// that fell belongs to a new device of the same name.
-    fn recount(&mut self, now: &Counters) -> Option<BTreeMap<DeviceId, Device>> {
+    fn recount(&mut self, now: &ProcCounters) -> Option<BTreeMap<DeviceId, Device>> {
         if self.seen != now.seen() {
             return None;
         }
@@ -65,10 +65,10 @@ impl DeviceMonitor {
     }
 }
 
-impl Counters {
-    fn read() -> Option<Counters> {
+impl ProcCounters {
+    fn read() -> Option<ProcCounters> {
         let disks = std::fs::read_to_string("/proc/diskstats").ok()?;
-        Some(Counters {
+        Some(ProcCounters {
             disks: disks.lines().filter_map(disk).collect(),
             networks: netns::device_counters().ok()?,
         })
@@ -116,8 +116,8 @@ mod tests {
         assert_eq!(disk("nonsense"), None);
     }
 
-    fn counters(received: u64) -> Counters {
-        Counters {
+    fn counters(received: u64) -> ProcCounters {
+        ProcCounters {
             disks: disk(LINE).into_iter().collect(),
             networks: BTreeMap::from([("lo".to_owned(), [received, 1, 0, 0])]),
         }

@@ -128,7 +128,7 @@ pub(super) fn owner(bytes: &[u8]) -> Owner {
 
 /// Rates of a process in the last interval (`struct io_rate`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rate {
+pub struct ProcessRate {
     /// Process and its start time.
     pub owner: Owner,
     /// End of the interval on CLOCK_MONOTONIC.
@@ -142,7 +142,7 @@ pub struct Rate {
     pub total_bytes: [u64; 2],
 }
 
-impl Rate {
+impl ProcessRate {
     fn per_s(&self, bytes: u64) -> u64 {
         let bytes = u128::from(bytes) * 1_000_000_000;
         (bytes / u128::from(self.interval_ns.max(1))) as u64
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn rates_are_bytes_per_second_in_eight_words() {
-        let rate = Rate {
+        let rate = ProcessRate {
             owner: Owner(7),
             time_ns: 9,
             interval_ns: 100_000_000,

@@ -27,12 +27,12 @@ pub mod sys;
 
 pub use command_group::GroupedCommand;
 pub use devices::{Device, DeviceCounters, list_devices};
-pub use layout::{Account, Flow, OwnerFacts, Rate};
+pub use layout::{Account, Flow, OwnerFacts, ProcessRate};
 pub use memgauge_host::{Error, ErrorKind, Result};
 pub use meter::{IoFilter, IoInterval, Meter};
-pub use names::{Names, cgroup_path};
+pub use names::{OwnerNames, cgroup_path};
 pub use programs::{AccountingOptions, unified_hierarchy};
 pub use recorder::IoRecorder;
-pub use session::{AccountKey, Loss, Session};
+pub use session::{AccountKey, AccountingLoss, Session};
 
 use memgauge_host as host;

@@ -8,10 +8,10 @@ use memgauge_trace::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 
 use super::device_monitor::DeviceMonitor;
 use super::devices::{Device, DeviceCounters};
-use super::layout::{Account, Flow, OwnerFacts, Rate};
-use super::names::Names;
+use super::layout::{Account, Flow, OwnerFacts, ProcessRate};
+use super::names::OwnerNames;
 use super::programs::AccountingOptions;
-use super::session::{AccountKey, Loss, Session};
+use super::session::{AccountKey, AccountingLoss, Session};
 use crate::Result;
 use memgauge_host::memory_counters::{MemoryCounters, TrafficIncrement};
 use memgauge_host::sys::process::monotonic_ns;
@@ -59,7 +59,7 @@ pub struct Meter {
     by_thread: bool,
     forget_ended: bool,
     filter: IoFilter,
-    names: Names,
+    names: OwnerNames,
     device_monitor: DeviceMonitor,
     started: Instant,
     last_read_ns: u64,
@@ -97,7 +97,7 @@ impl Meter {
             by_thread: setup.by_thread,
             forget_ended: setup.forget_ended,
             filter,
-            names: Names::default(),
+            names: OwnerNames::default(),
             device_monitor,
             started: Instant::now(),
             last_read_ns: 0,
@@ -155,7 +155,7 @@ impl Meter {
     ///
     /// # Errors
     /// The kernel's tables cannot be read.
-    pub fn losses(&self) -> Result<Vec<Loss>> {
+    pub fn losses(&self) -> Result<Vec<AccountingLoss>> {
         self.session.losses()
     }
 
@@ -235,7 +235,7 @@ impl Meter {
         accounts: &BTreeMap<AccountKey, Account>,
     ) -> Result<()> {
         let time_ns = monotonic_ns();
-        let mut rates: BTreeMap<Owner, Rate> = BTreeMap::new();
+        let mut rates: BTreeMap<Owner, ProcessRate> = BTreeMap::new();
         for (key, account) in accounts {
             let gained = account.since(self.accounts.get(key).copied().unwrap_or_default());
             let moved = [gained.input.bytes, gained.output.bytes];
@@ -257,7 +257,7 @@ impl Meter {
                 continue; // the sum of a control group
             }
             let interval_ns = interval.interval_ns;
-            self.session.publish(&Rate {
+            self.session.publish(&ProcessRate {
                 owner,
                 time_ns,
                 interval_ns,

@@ -37,12 +37,12 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
 
 /// Names of users and paths of control groups, each looked up once.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct OwnerNames {
     users: Option<BTreeMap<u32, String>>,
     groups: BTreeMap<u64, String>,
 }
 
-impl Names {
+impl OwnerNames {
     /// Name of the user, or the number if it has no name.
     pub fn user(&mut self, uid: u32) -> String {
         let users = self.users.get_or_insert_with(|| {
@@ -87,6 +87,6 @@ mod tests {
 
     #[test]
     fn a_user_without_a_name_is_its_number() {
-        assert_eq!(Names::default().user(4_000_000_000), "4000000000");
+        assert_eq!(OwnerNames::default().user(4_000_000_000), "4000000000");
     }
 }

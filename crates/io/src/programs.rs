@@ -1,7 +1,7 @@
 //! Loads and attaches the BPF programs.
 //!
-//! Dropping [`Programs`] detaches and unloads everything. The kernel does the same when memgauge is
-//! killed, because links and maps are descriptors of this process and nothing is pinned unless
+//! Dropping [`BpfPrograms`] detaches and unloads everything. The kernel does the same when memgauge
+//! is killed, because links and maps are descriptors of this process and nothing is pinned unless
 //! asked for. Generated bindings were rejected, since they need another build tool for five maps
 //! that are read by name. A daemon that keeps the programs loaded was rejected, too.
 
@@ -20,7 +20,7 @@ use memgauge_trace::{DeviceId, Owner};
 
 use super::deferred::DeferredHook;
 use super::hooks::{self, HOOKS, Hook, HookChoice, KernelTypes};
-use super::layout::{self, Account, OwnerFacts, Rate};
+use super::layout::{self, Account, OwnerFacts, ProcessRate};
 use crate::{Error, ErrorKind, Result};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/account.bpf.o"));
@@ -70,7 +70,7 @@ pub struct AccountingOptions {
 }
 
 /// Loaded and attached programs.
-pub(super) struct Programs {
+pub(super) struct BpfPrograms {
     object: Arc<Object>,
     /// Detached when dropped.
     _links: Vec<Link>,
@@ -82,7 +82,7 @@ pub(super) struct Programs {
     pin_lock: Option<File>,
 }
 
-impl Drop for Programs {
+impl Drop for BpfPrograms {
     fn drop(&mut self) {
         if let Some(path) = &self.pinned {
             let _ = std::fs::remove_file(path);
@@ -90,10 +90,10 @@ impl Drop for Programs {
     }
 }
 
-impl Programs {
+impl BpfPrograms {
     /// Loads the programs that this kernel supports, attaches them, and assigns the open listeners
     /// to processes.
-    pub(super) fn load(setup: AccountingOptions) -> Result<Programs> {
+    pub(super) fn load(setup: AccountingOptions) -> Result<BpfPrograms> {
         libbpf_rs::set_print(Some((PrintLevel::Warn, collect_message)));
         let kernel = KernelTypes::read(Path::new(BTF)).map_err(|e| missing_btf(&e))?;
         let mut refused = match setup.no_iterators {
@@ -108,10 +108,10 @@ impl Programs {
                 Err(e) => refused.push(refused_program(&choice, &e)?),
             }
         };
-        Programs::attach(object, choice)
+        BpfPrograms::attach(object, choice)
     }
 
-    fn attach(object: Object, choice: HookChoice) -> Result<Programs> {
+    fn attach(object: Object, choice: HookChoice) -> Result<BpfPrograms> {
         let object = Arc::new(object);
         let cgroup = unified_hierarchy();
         let mut links = Vec::new();
@@ -141,7 +141,7 @@ impl Programs {
             let waiting = DeferredHook::wait(Arc::clone(&object), hook.program);
             Ok((hook, waiting.map_err(|e| thread_error(hook, e))?))
         });
-        Ok(Programs {
+        Ok(BpfPrograms {
             deferred: deferred.collect::<Result<_>>()?,
             object,
             _links: links,
@@ -287,7 +287,7 @@ impl Programs {
     }
 
     /// Writes a process's rates if the map is pinned.
-    pub(super) fn publish(&self, rate: &Rate) -> Result<()> {
+    pub(super) fn publish(&self, rate: &ProcessRate) -> Result<()> {
         let Some(path) = &self.pinned else {
             return Ok(());
         };

@@ -10,7 +10,7 @@ use memgauge_trace::{
 };
 
 use super::meter::IoInterval;
-use super::session::Loss;
+use super::session::AccountingLoss;
 use crate::{Result, host};
 use memgauge_host::memory_counters::TrafficSeries;
 use memgauge_host::sys::process::{children_usage, own_usage};
@@ -92,7 +92,7 @@ impl IoRecorder {
     pub fn finish(
         mut self,
         end: Option<CommandEnd>,
-        losses: &[Loss],
+        losses: &[AccountingLoss],
         missing: &[String],
     ) -> Result<()> {
         let time_ns = self.started.elapsed().as_nanos() as u64;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use memgauge_host::sys::scheduling::CpuShareBoost;
 use memgauge_trace::{DeviceId, Owner};
 
-use super::layout::{self, Account, OwnerFacts, Rate};
+use super::layout::{self, Account, OwnerFacts, ProcessRate};
 use super::names::cgroup_path;
-use super::programs::{AccountingOptions, Programs};
+use super::programs::{AccountingOptions, BpfPrograms};
 use crate::Result;
 
 /// Owner and device of an account.
@@ -19,7 +19,7 @@ because one was already running on that processor";
 
 /// Bytes or facts that could not be accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct AccountingLoss {
     /// Name in JSON.
     pub name: &'static str,
     /// Meaning of the count.
@@ -30,7 +30,7 @@ pub struct Loss {
 
 /// Accounts of a running session. Dropping it unloads the programs.
 pub struct Session {
-    programs: Programs,
+    programs: BpfPrograms,
     /// Accounts of ended owners that were removed from the kernel's table.
     closed: BTreeMap<AccountKey, Account>,
     /// Facts about ended owners.
@@ -58,7 +58,7 @@ impl Session {
         // The kernel verifies the programs on this thread, which takes half a second on an idle
         // machine.
         let boost = CpuShareBoost::start();
-        let programs = Programs::load(setup)?;
+        let programs = BpfPrograms::load(setup)?;
         drop(boost);
         Ok(Session {
             programs,
@@ -202,7 +202,7 @@ impl Session {
     ///
     /// # Errors
     /// When the map cannot be written.
-    pub(crate) fn publish(&self, rate: &Rate) -> Result<()> {
+    pub(crate) fn publish(&self, rate: &ProcessRate) -> Result<()> {
         self.programs.publish(rate)
     }
 
@@ -210,13 +210,13 @@ impl Session {
     ///
     /// # Errors
     /// When the kernel's tables cannot be read.
-    pub fn losses(&self) -> Result<Vec<Loss>> {
+    pub fn losses(&self) -> Result<Vec<AccountingLoss>> {
         let counts = self.programs.losses()?;
         let missed = [(("not_run", NOT_RUN), self.programs.runs_missed())];
         let losses = layout::LOSSES.iter().copied().zip(counts).chain(missed);
         let losses = losses.filter(|(_, count)| *count > 0);
         Ok(losses
-            .map(|((name, meaning), count)| Loss {
+            .map(|((name, meaning), count)| AccountingLoss {
                 name,
                 meaning,
                 count,
