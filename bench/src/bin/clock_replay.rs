@@ -244,7 +244,7 @@ impl Code<'_> {
 /// All samples, and those with an address.
 fn clocked(command: &[String], folder: &Path, run: usize) -> Result<(u64, Regions, Vec<Clocked>)> {
     let output = folder.join(format!("clock{run}.mg"));
-    clock::record(&clock::Options {
+    clock::record(&clock::ClockOptions {
         target: Target::Command(command.to_vec()),
         while_running: None,
         output: output.clone(),

@@ -21,7 +21,7 @@ use memgauge_fleet::{Collection, CollectionOptions, CollectionOutcome};
 use memgauge_host::running_program::RunningProgram;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::{inherit_ignored, interrupts};
-use memgauge_live::sampling::{Interval, Outcome};
+use memgauge_live::sampling::{RunInterval, SamplingOutcome};
 use memgauge_live::target::Target;
 use memgauge_trace::{CommandEnd, Loss, LossKind};
 
@@ -141,7 +141,7 @@ fn record_intervals(
     let mut previous_end_ns = None;
     let mut max_gap = None;
     loop {
-        let interval = Interval {
+        let interval = RunInterval {
             length: args.collect.every,
             previous_end_ns,
             ends_with: program,
@@ -188,8 +188,8 @@ fn record_interval(
     args: &Record,
     output: &Path,
     program: Option<u32>,
-    interval: &Interval,
-) -> anyhow::Result<Outcome> {
+    interval: &RunInterval,
+) -> anyhow::Result<SamplingOutcome> {
     let settings = RecordingSettings {
         output: output.to_owned(),
         ..args.settings.clone()

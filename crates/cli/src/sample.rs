@@ -9,7 +9,9 @@ use memgauge_console::outcome::{lacking, usage};
 use memgauge_console::terminal;
 use memgauge_live::clock;
 use memgauge_live::events::{self, Event, Pmus};
-use memgauge_live::sampling::{self, Interval, Options, Outcome, Rate, default_rate};
+use memgauge_live::sampling::{
+    self, RunInterval, SamplingOptions, SamplingOutcome, SamplingRate, default_rate,
+};
 use memgauge_live::target::Target;
 use memgauge_recording::Recording;
 use memgauge_report::{loss_sentences, sampling_notes};
@@ -78,8 +80,8 @@ impl SampledSource {
         self,
         settings: &RecordingSettings,
         target: Target,
-        interval: Interval,
-    ) -> anyhow::Result<Outcome> {
+        interval: RunInterval,
+    ) -> anyhow::Result<SamplingOutcome> {
         let options = self.options(settings, target, None, Some(interval))?;
         Ok(options.record()?)
     }
@@ -89,7 +91,7 @@ impl SampledSource {
         settings: &RecordingSettings,
         target: Target,
         while_running: Option<Vec<String>>,
-        interval: Option<Interval>,
+        interval: Option<RunInterval>,
     ) -> anyhow::Result<SourceOptions> {
         let source = match self {
             SampledSource::Clock => Source::Clock,
@@ -104,7 +106,7 @@ impl SampledSource {
         let overhead = settings.overhead.map(|percent| percent.0 / 100.0);
         let regions = settings.regions.clone();
         Ok(match self {
-            SampledSource::Clock => SourceOptions::Clock(clock::Options {
+            SampledSource::Clock => SourceOptions::Clock(clock::ClockOptions {
                 target,
                 while_running,
                 output,
@@ -116,7 +118,7 @@ impl SampledSource {
                 regions,
                 interval,
             }),
-            SampledSource::Events => SourceOptions::Events(Options {
+            SampledSource::Events => SourceOptions::Events(SamplingOptions {
                 target,
                 while_running,
                 events: chosen(settings)?,
@@ -139,12 +141,12 @@ impl SampledSource {
 
 /// Options of the source that samples.
 enum SourceOptions {
-    Clock(clock::Options),
-    Events(Options),
+    Clock(clock::ClockOptions),
+    Events(SamplingOptions),
 }
 
 impl SourceOptions {
-    fn record(&self) -> memgauge_live::Result<Outcome> {
+    fn record(&self) -> memgauge_live::Result<SamplingOutcome> {
         match self {
             SourceOptions::Clock(options) => clock::record(options),
             SourceOptions::Events(options) => sampling::record(options),
@@ -152,7 +154,7 @@ impl SourceOptions {
     }
 }
 
-fn chosen(settings: &RecordingSettings) -> anyhow::Result<Vec<(Event, Rate)>> {
+fn chosen(settings: &RecordingSettings) -> anyhow::Result<Vec<(Event, SamplingRate)>> {
     if settings.events.is_empty() {
         return Err(usage(
             "failed to sample: name an event with -e, as in -e page-faults or -e cpu/mem-loads/P \
@@ -161,8 +163,8 @@ fn chosen(settings: &RecordingSettings) -> anyhow::Result<Vec<(Event, Rate)>> {
     }
     let groups = events::parse(&settings.events.join(","), &Pmus::default())?;
     let rate = |event: &Event| match (settings.period, settings.frequency) {
-        (Some(period), _) => Rate::Period(period),
-        (None, Some(hertz)) => Rate::Frequency(hertz),
+        (Some(period), _) => SamplingRate::Period(period),
+        (None, Some(hertz)) => SamplingRate::Frequency(hertz),
         (None, None) => default_rate(event),
     };
     let all = groups.into_iter().flat_map(|group| group.events);
@@ -173,7 +175,7 @@ fn chosen(settings: &RecordingSettings) -> anyhow::Result<Vec<(Event, Rate)>> {
 ///
 /// # Errors
 /// The recording could not be written in full.
-pub(crate) fn ended(outcome: sampling::Outcome) -> anyhow::Result<CommandEnd> {
+pub(crate) fn ended(outcome: sampling::SamplingOutcome) -> anyhow::Result<CommandEnd> {
     match &outcome.unwritten {
         Some(unwritten) => Err(lacking(unwritten, outcome.end.as_ref())),
         None => Ok(outcome.end.unwrap_or(CommandEnd::Exited(0))),

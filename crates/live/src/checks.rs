@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::counters::READ_FORMAT;
 use super::events::{self, Pmus};
 use super::sampling::{
-    PmuCapabilities, Rate, SampleRequest, drop_one_feature, pmu_capabilities, sampling_attr,
+    PmuCapabilities, SampleRequest, SamplingRate, drop_one_feature, pmu_capabilities, sampling_attr,
 };
 use super::stat::tick_cost::sampled_tick_ns;
 use super::stat::{MAX_TICK_SHARE, MIN_INTERVAL_NS, RING_PAGES, min_interval_without_warning_ns};
-use crate::sys::perf::{self, EventScope, Ring};
+use crate::sys::perf::{self, EventScope, KernelRing};
 use crate::sys::pfm;
 use memgauge_host::checks::{Check, describe_os_error, verdict};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
@@ -119,7 +119,7 @@ fn min_period(name: &str, pmus: &Pmus, capabilities: &PmuCapabilities) -> Option
     let event = groups.first()?.events.first()?;
     let is_supported = |&&period: &&u64| {
         let request = SampleRequest {
-            rate: Rate::Period(period),
+            rate: SamplingRate::Period(period),
             registers: false,
             physical_address: false,
             stacks: None,
@@ -174,7 +174,7 @@ fn ticks_per_second(span: Duration) -> std::io::Result<f64> {
         None,
         None,
     )?;
-    let mut ring = Ring::map(&event, RING_PAGES)?;
+    let mut ring = KernelRing::map(&event, RING_PAGES)?;
     let began = Instant::now();
     let mut sum = 0u64;
     while began.elapsed() < span {
@@ -187,7 +187,7 @@ fn ticks_per_second(span: Duration) -> std::io::Result<f64> {
 fn ring_memory() -> Check {
     let fits = |pages: &usize| {
         let event = perf::open(&timer(1_000_000, 0), EventScope::Thread(0), None, None);
-        event.is_ok_and(|event| Ring::map(&event, *pages).is_ok())
+        event.is_ok_and(|event| KernelRing::map(&event, *pages).is_ok())
     };
     let max_pages = [1024, 512, 256, RING_PAGES, 64, 16, 1]
         .into_iter()

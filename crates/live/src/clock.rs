@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use crate::events::{Event, Modes, Modifiers};
-use crate::sampling::{self, Interval, Outcome, Rate, StackRequest};
+use crate::sampling::{self, RunInterval, SamplingOutcome, SamplingRate, StackRequest};
 use crate::target::Target;
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, kind, software};
@@ -19,7 +19,7 @@ use memgauge_trace::SourceKind;
 
 /// Target and settings of the samples, and the recording to write.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClockOptions {
     /// A command, processes or threads.
     pub target: Target,
     /// A program to run while another target is observed. Recording stops when it ends.
@@ -39,7 +39,7 @@ pub struct Options {
     /// Keep only samples taken inside these regions of interest. Empty keeps all.
     pub regions: Vec<String>,
     /// Facts about the run if it is one interval of a continuous collection.
-    pub interval: Option<Interval>,
+    pub interval: Option<RunInterval>,
 }
 
 /// The event of this source: CPU time in user space.
@@ -68,15 +68,15 @@ pub fn timer() -> Event {
 ///
 /// # Errors
 /// The program cannot run, nothing can be sampled, or the recording cannot be written.
-pub fn record(options: &Options) -> Result<Outcome> {
+pub fn record(options: &ClockOptions) -> Result<SamplingOutcome> {
     if !cfg!(target_arch = "x86_64") {
         let message = "failed to sample addresses: source clock decodes x86-64 only";
         return Err(Error::new(ErrorKind::Missing, message));
     }
-    sampling::record(&sampling::Options {
+    sampling::record(&sampling::SamplingOptions {
         target: options.target.clone(),
         while_running: options.while_running.clone(),
-        events: vec![(timer(), Rate::Period(options.period_ns))],
+        events: vec![(timer(), SamplingRate::Period(options.period_ns))],
         output: options.output.clone(),
         ring_pages: options.ring_pages,
         registers: true,

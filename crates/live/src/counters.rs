@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::events::{Event, Modes};
-use super::target::Placement;
-use crate::sys::perf::{self, EventScope, Ring};
+use super::target::CounterPlacement;
+use crate::sys::perf::{self, EventScope, KernelRing};
 use crate::{Error, ErrorKind};
 use memgauge_perf::abi::{Attr, flag, kind, read};
 use memgauge_perf::record::Reading;
@@ -242,7 +242,7 @@ pub struct CounterGroup {
     fds: Vec<OwnedFd>,
     format: u64,
     /// Where it counts.
-    pub placement: Placement,
+    pub placement: CounterPlacement,
     /// Its events, as indices into the list that it was opened with.
     pub events: Vec<usize>,
 }
@@ -295,7 +295,7 @@ impl CounterGroup {
         timer: Option<&Attr>,
         all: &[Event],
         events: &[usize],
-        placement: Placement,
+        placement: CounterPlacement,
         settings: &CounterSettings,
     ) -> GroupOpening {
         let mut fds: Vec<OwnedFd> = Vec::new();
@@ -396,8 +396,8 @@ pub struct GroupValues {
 }
 
 /// Maps a ring. Returns `None` if the user may not lock that much memory, but perhaps less.
-pub(crate) fn map_ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<Ring>> {
-    let error = match Ring::map(event, pages) {
+pub(crate) fn map_ring(event: &OwnedFd, pages: usize) -> crate::Result<Option<KernelRing>> {
+    let error = match KernelRing::map(event, pages) {
         Ok(ring) => return Ok(Some(ring)),
         Err(e) => e,
     };

@@ -45,7 +45,7 @@ impl Target {
 
 /// A place to open a counter: what it observes, and on which CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct CounterPlacement {
     /// The tasks that are observed.
     pub scope: EventScope,
     /// The only CPU that is observed; `None` is any.
@@ -124,10 +124,10 @@ impl OpenTarget {
 
     /// Placements of counters that write into rings. Counters of tasks are also opened on each CPU,
     /// because the kernel lets inherited counters share a ring only on their CPU.
-    pub fn placements(&self) -> Vec<Placement> {
+    pub fn placements(&self) -> Vec<CounterPlacement> {
         let on_each_cpu = |scope: &EventScope| {
             let scope = *scope;
-            self.cpus.iter().map(move |&cpu| Placement {
+            self.cpus.iter().map(move |&cpu| CounterPlacement {
                 scope,
                 cpu: Some(cpu),
             })
@@ -136,11 +136,11 @@ impl OpenTarget {
     }
 
     /// Placements of counters that are only read.
-    pub(crate) fn placements_to_read(&self) -> Vec<Placement> {
+    pub(crate) fn placements_to_read(&self) -> Vec<CounterPlacement> {
         if !self.per_task {
             return self.placements();
         }
-        let anywhere = |&scope: &EventScope| Placement { scope, cpu: None };
+        let anywhere = |&scope: &EventScope| CounterPlacement { scope, cpu: None };
         self.scopes.iter().map(anywhere).collect()
     }
 

@@ -6,18 +6,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use memgauge_live::events::{Pmus, parse};
-use memgauge_live::sampling::{Options, Outcome, Rate, record};
+use memgauge_live::sampling::{SamplingOptions, SamplingOutcome, SamplingRate, record};
 use memgauge_live::target::Target;
 use memgauge_recording::{Recording, Row, Selection};
 use memgauge_trace::{Sample, SourceKind, Thread};
 
-fn options(output: &Path, whole_processors: bool) -> Options {
+fn options(output: &Path, whole_processors: bool) -> SamplingOptions {
     let groups = parse("page-faults:u", &Pmus::default()).expect("an event");
     let script = "ls / > /dev/null; cat /dev/null";
-    Options {
+    SamplingOptions {
         target: Target::Command(["sh", "-c", script].map(str::to_owned).into()),
         while_running: None,
-        events: vec![(groups[0].events[0].clone(), Rate::Period(1))],
+        events: vec![(groups[0].events[0].clone(), SamplingRate::Period(1))],
         output: output.to_owned(),
         ring_pages: 128,
         registers: false,
@@ -64,10 +64,11 @@ fn only_samples_of_the_target_are_kept_from_whole_cpus() {
     let by_task = record(&options(&narrow, false));
     other.kill().expect("it runs");
     other.wait().expect("it ends");
-    let (wide_outcome, narrow_outcome): (Outcome, Outcome) = match (recorded, by_task) {
-        (Ok(w), Ok(n)) => (w, n),
-        (Err(e), _) | (_, Err(e)) => return skipped(Need::Kernel, format!("{e}")),
-    };
+    let (wide_outcome, narrow_outcome): (SamplingOutcome, SamplingOutcome) =
+        match (recorded, by_task) {
+            (Ok(w), Ok(n)) => (w, n),
+            (Err(e), _) | (_, Err(e)) => return skipped(Need::Kernel, format!("{e}")),
+        };
     let programs = sampled_programs(&wide);
     assert!(programs.iter().any(|p| p == "cat"), "{programs:?}");
     let (w, n) = (&wide_outcome.events[0], &narrow_outcome.events[0]);
@@ -89,7 +90,7 @@ fn fault() {
 /// mistaken for the ring of a task that has ended.
 #[test]
 fn ring_that_was_read_early_is_not_reported_as_ended() {
-    use memgauge_live::sys::perf::{self, EventScope, PollResult, Ring};
+    use memgauge_live::sys::perf::{self, EventScope, KernelRing, PollResult};
     use memgauge_perf::abi::{Attr, flag, kind, sample};
     let groups = parse("page-faults:u", &Pmus::default()).expect("an event");
     let mut attr: Attr = groups[0].events[0].attr;
@@ -102,7 +103,7 @@ fn ring_that_was_read_early_is_not_reported_as_ended() {
         Ok(event) => event,
         Err(e) => return skipped(Need::Kernel, format!("{e}")),
     };
-    let mut ring = Ring::map(&event, 8).expect("a ring");
+    let mut ring = KernelRing::map(&event, 8).expect("a ring");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
     for _ in 0..3 {
         fault();
@@ -121,7 +122,7 @@ fn ring_that_was_read_early_is_not_reported_as_ended() {
     });
     let tid = ids.recv().expect("an id");
     let event = perf::open(&attr, EventScope::Thread(tid), None, None).expect("as before");
-    let ring = Ring::map(&event, 8).expect("a ring");
+    let ring = KernelRing::map(&event, 8).expect("a ring");
     drop(go);
     thread.join().expect("it ends");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&event);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memgauge_host::roi::OpenRegions;
 use memgauge_live::sampling::SamplingPlan;
-use memgauge_live::sampling::roi_marks::{Mark, MarkFile, MarkKind};
+use memgauge_live::sampling::roi_marks::{MarkFile, RoiMark, RoiMarkKind};
 
 use crate::procfs::ThreadIds;
 use crate::roi::RoiTree;
@@ -28,20 +28,20 @@ pub(crate) struct ThreadMarks {
 /// Marks of one thread.
 #[derive(Default)]
 struct ThreadState {
-    waiting: VecDeque<Mark>,
+    waiting: VecDeque<RoiMark>,
     open: OpenRegions<String, ()>,
     /// Number of the open regions, if it is known.
     number: Option<u16>,
 }
 
 impl ThreadState {
-    fn apply(&mut self, mark: Mark) {
+    fn apply(&mut self, mark: RoiMark) {
         self.number = None;
         match mark.kind {
-            MarkKind::Begin => drop(self.open.begin(mark.name, ())),
+            RoiMarkKind::Begin => drop(self.open.begin(mark.name, ())),
             // The end of a region that is not open changes nothing.
-            MarkKind::End => drop(self.open.end(&mark.name)),
-            MarkKind::Value => {}
+            RoiMarkKind::End => drop(self.open.end(&mark.name)),
+            RoiMarkKind::Value => {}
         }
     }
 
@@ -51,7 +51,7 @@ impl ThreadState {
     }
 
     fn at(&mut self, time_ns: u64, tree: &mut RoiTree) -> u16 {
-        let is_due = |mark: &Mark| mark.time_ns <= time_ns;
+        let is_due = |mark: &RoiMark| mark.time_ns <= time_ns;
         while self.waiting.front().is_some_and(is_due) {
             if let Some(mark) = self.waiting.pop_front() {
                 self.apply(mark);
@@ -106,7 +106,7 @@ impl ThreadMarks {
     }
 }
 
-fn add(threads: &mut HashMap<ThreadIds, ThreadState>, mark: Mark) {
+fn add(threads: &mut HashMap<ThreadIds, ThreadState>, mark: RoiMark) {
     let ids = ThreadIds {
         pid: mark.pid,
         tid: mark.tid,
@@ -147,8 +147,8 @@ mod tests {
         ThreadIds { pid: 1, tid }
     }
 
-    fn mark(time_ns: u64, tid: u32, kind: MarkKind, name: &str) -> Mark {
-        Mark {
+    fn mark(time_ns: u64, tid: u32, kind: RoiMarkKind, name: &str) -> RoiMark {
+        RoiMark {
             time_ns,
             pid: 1,
             tid,
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn sample_has_the_regions_of_its_thread_and_time() {
-        use MarkKind::{Begin, End};
+        use RoiMarkKind::{Begin, End};
         let mut marks = ThreadMarks::create().expect("there is room");
         let mut tree = RoiTree::default();
         for m in [
@@ -198,7 +198,7 @@ mod tests {
     fn all_regions_are_closed_after_a_loss() {
         let mut marks = ThreadMarks::create().expect("there is room");
         let mut tree = RoiTree::default();
-        add(&mut marks.threads, mark(10, 2, MarkKind::Begin, "a"));
+        add(&mut marks.threads, mark(10, 2, RoiMarkKind::Begin, "a"));
         assert_ne!(marks.at(ids(2), 20, &mut tree), 0);
         marks.threads.values_mut().for_each(ThreadState::close_all);
         assert_eq!(marks.at(ids(2), 30, &mut tree), 0);
@@ -208,11 +208,11 @@ mod tests {
     fn memory_for_unsampled_threads_is_bounded() {
         let mut threads = HashMap::new();
         for n in 0..3 * MAX_THREADS as u32 {
-            add(&mut threads, mark(1, n, MarkKind::Begin, "a"));
+            add(&mut threads, mark(1, n, RoiMarkKind::Begin, "a"));
         }
         assert!(threads.len() <= MAX_THREADS);
         for n in 0..3 * MAX_WAITING as u64 {
-            add(&mut threads, mark(n, 7, MarkKind::Value, "v"));
+            add(&mut threads, mark(n, 7, RoiMarkKind::Value, "v"));
         }
         assert!(threads[&ids(7)].waiting.len() <= MAX_WAITING);
     }

@@ -8,7 +8,7 @@
 //! phase may use what they saved.
 
 use memgauge_live::sampling::budget::{
-    TOLERANCE, Window, period_factor_within, scaled_period, target_overhead,
+    BudgetWindow, TOLERANCE, period_factor_within, scaled_period, target_overhead,
 };
 
 use crate::phases::WindowEvents;
@@ -65,9 +65,9 @@ pub(crate) struct Budget {
 #[derive(Debug, Default)]
 pub(crate) struct PeriodController {
     previous: SamplingCounts,
-    so_far: Window,
+    so_far: BudgetWindow,
     /// Windows since the period or the effort last changed.
-    since_change: Window,
+    since_change: BudgetWindow,
     interest: Option<Interest>,
     /// Saved budget in nanoseconds.
     saved_ns: f64,
@@ -93,7 +93,7 @@ impl PeriodController {
     ) -> Option<u64> {
         let Budget { allowed, cost_ns } = budget;
         let samples = now.samples.saturating_sub(self.previous.samples);
-        let window = Window {
+        let window = BudgetWindow {
             samples,
             samples_ns: samples as f64 * cost_ns,
             own_ns: now.own_ns.saturating_sub(self.previous.own_ns) as f64,
@@ -109,13 +109,13 @@ impl PeriodController {
             Interest::High | Interest::Unknown => 1.0,
         };
         if self.interest.replace(interest) != Some(interest) {
-            self.since_change = Window::default();
+            self.since_change = BudgetWindow::default();
         }
         self.since_change = self.since_change.plus(window);
         let target = effort * target_overhead(allowed, &self.so_far);
         let factor = fast_factor(target, window, cost_ns);
         let factor = factor.or_else(|| self.slow_factor(target, cost_ns))?;
-        self.since_change = Window::default();
+        self.since_change = BudgetWindow::default();
         Some(scaled_period(period, factor, 1)).filter(|&next| next != period)
     }
 
@@ -132,9 +132,9 @@ impl PeriodController {
 
 /// Factor for the period from one window. Memgauge's own time comes in bursts, for example when it
 /// reads the code of a program, so in one window it counts for at most half of the overhead.
-fn fast_factor(target: f64, window: Window, cost_ns: f64) -> Option<f64> {
+fn fast_factor(target: f64, window: BudgetWindow, cost_ns: f64) -> Option<f64> {
     let tolerance = relative_error(target, &window, cost_ns).max(TOLERANCE);
-    let without_bursts = Window {
+    let without_bursts = BudgetWindow {
         own_ns: window
             .own_ns
             .min(MAX_OWN_SHARE * target * window.observed_ns),
@@ -145,7 +145,7 @@ fn fast_factor(target: f64, window: Window, cost_ns: f64) -> Option<f64> {
 
 /// Relative error of the number of random samples compared with the affordable number: two standard
 /// deviations.
-fn relative_error(target: f64, window: &Window, cost_ns: f64) -> f64 {
+fn relative_error(target: f64, window: &BudgetWindow, cost_ns: f64) -> f64 {
     let affordable = target * window.observed_ns / cost_ns.max(1.0);
     2.0 / affordable.max(window.samples as f64).max(1.0).sqrt()
 }

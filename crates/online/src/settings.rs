@@ -3,7 +3,7 @@
 use memgauge_live::clock;
 use memgauge_live::events::{Event, Modes, Pmus, parse};
 use memgauge_live::sampling::{PlanOptions, SamplingPlan, WakeupPolicy};
-use memgauge_live::sampling::{Rate, default_rate};
+use memgauge_live::sampling::{SamplingRate, default_rate};
 
 use crate::period_control::Budget;
 use crate::{Error, ErrorKind, Result};
@@ -169,7 +169,7 @@ impl Settings {
         }
         let period = match (self.period, default_rate(&event)) {
             (Some(period), _) => check_period(period)?,
-            (None, Rate::Period(period) | Rate::Frequency(period)) => period,
+            (None, SamplingRate::Period(period) | SamplingRate::Frequency(period)) => period,
         };
         let derives_addresses = self.source == Source::Clock;
         if derives_addresses && (self.kernel || self.physical) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use memgauge_console::outcome::usage;
 use memgauge_console::terminal;
 use memgauge_live::events::{self, Event, Pmus};
-use memgauge_live::sampling::{self, Options, Rate, Tracing};
+use memgauge_live::sampling::{self, SamplingOptions, SamplingRate, Tracing};
 use memgauge_machine::Delivery;
 use memgauge_trace::{CommandEnd, LINE_BYTES, SourceKind, is_page_fault};
 
@@ -32,7 +32,7 @@ fn is_live(text: &str) -> bool {
 pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
     let event = chosen(args)?;
     let (target, while_running) = args.target.with(&args.command)?;
-    let options = Options {
+    let options = SamplingOptions {
         target,
         while_running,
         tracing: Some(Tracing {
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Bandwidth, again: bool) -> anyhow::Result<CommandEnd> {
             bytes_per_event: args.bytes.unwrap_or_else(|| bytes_of(&event)),
             counters: args.counters.clone(),
         }),
-        events: vec![(event, Rate::Period(args.period))],
+        events: vec![(event, SamplingRate::Period(args.period))],
         output: args.output.clone(),
         ring_pages: RING_PAGES,
         registers: false,

@@ -6,7 +6,7 @@ use anyhow::Context;
 use memgauge_console::outcome::usage;
 use memgauge_emulate::{self as emulate, geometry};
 use memgauge_live::events::near_it;
-use memgauge_live::stat::{Outcome, Row, Update};
+use memgauge_live::stat::{CounterRow, StatOutcome, Update};
 use memgauge_machine::PmuConfig;
 use memgauge_recording::{Recording, Selection, amend};
 use memgauge_trace::{CounterFacts, CountingFacts, EventId, Loss, SeriesRow, Thread, catalogue};
@@ -17,7 +17,7 @@ use super::args::Stat;
 const DEFAULT: &str = "instructions,cycles,loads,stores,l1d.hit,l1d.miss,llc.miss,dtlb.miss";
 
 /// Runs the program on the modelled machine. Reports rows in the same way as the kernel's source.
-pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Stat, tell: &mut dyn FnMut(Update<'_>)) -> anyhow::Result<StatOutcome> {
     if args.command.is_empty() {
         return Err(usage(
             "failed to attach: source emulate only counts programs that it starts",
@@ -105,7 +105,7 @@ fn outcome(
     events: &[(EventId, &'static str)],
     rows: u64,
     problems: &mut Vec<String>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<StatOutcome> {
     let (mut threads, mut losses) = (Vec::new(), Vec::new());
     let all = Selection::all();
     recording.for_each_intact_batch(&all, problems, |rows: &[Thread]| {
@@ -139,7 +139,7 @@ fn outcome(
         own_user_s: manifest.own_cost.cpu_s,
         ..CountingFacts::default()
     });
-    Ok(Outcome {
+    Ok(StatOutcome {
         manifest,
         threads,
         losses,
@@ -148,12 +148,12 @@ fn outcome(
 }
 
 /// Rows of a series, combined from single events to one row for each thread and tick.
-fn rows(series: &[SeriesRow], events: &[(EventId, &'static str)]) -> Vec<Row> {
-    let mut rows: BTreeMap<(u64, u32), Row> = BTreeMap::new();
+fn rows(series: &[SeriesRow], events: &[(EventId, &'static str)]) -> Vec<CounterRow> {
+    let mut rows: BTreeMap<(u64, u32), CounterRow> = BTreeMap::new();
     for gained in series {
         let row = rows
             .entry((gained.time_ns, gained.tid.0))
-            .or_insert_with(|| Row {
+            .or_insert_with(|| CounterRow {
                 time_ns: gained.time_ns,
                 interval_ns: gained.interval_ns,
                 pid: gained.pid.0,
@@ -161,7 +161,7 @@ fn rows(series: &[SeriesRow], events: &[(EventId, &'static str)]) -> Vec<Row> {
                 values: std::iter::once(gained.interval_ns)
                     .chain(events.iter().map(|_| 0))
                     .collect(),
-                ..Row::default()
+                ..CounterRow::default()
             });
         if let Some(at) = events.iter().position(|e| e.0 == gained.event) {
             row.values[at + 1] += gained.value;

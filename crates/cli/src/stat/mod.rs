@@ -9,8 +9,8 @@ use anyhow::Context;
 use memgauge_analyze::{Analysis, Series, ThreadTotals, summarise_counting};
 use memgauge_console::outcome::{self, Exit};
 use memgauge_console::terminal;
-use memgauge_live::events::{self, Group, Pmus};
-use memgauge_live::stat::{self, Options, Outcome, Update};
+use memgauge_live::events::{self, EventGroup, Pmus};
+use memgauge_live::stat::{self, StatOptions, StatOutcome, Update};
 use memgauge_report::counting_text;
 
 pub(crate) use args::Stat;
@@ -81,9 +81,9 @@ type RowSinks<'a> = (
 
 fn observe(
     args: &Stat,
-    options: Option<&Options>,
+    options: Option<&StatOptions>,
     (outputs, series, speaks): RowSinks<'_>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<StatOutcome> {
     let shows = speaks && terminal::stderr_is_terminal() && args.interval.is_some();
     let mut live = live::LiveTable::new(shows);
     let mut failed = None;
@@ -106,9 +106,9 @@ fn observe(
     Ok(outcome)
 }
 
-fn options(args: &Stat) -> anyhow::Result<Options> {
+fn options(args: &Stat) -> anyhow::Result<StatOptions> {
     let (target, while_running) = args.target.with(&args.command)?;
-    Ok(Options {
+    Ok(StatOptions {
         target,
         while_running,
         groups: groups(args)?,
@@ -120,7 +120,7 @@ fn options(args: &Stat) -> anyhow::Result<Options> {
     })
 }
 
-fn groups(args: &Stat) -> anyhow::Result<Vec<Group>> {
+fn groups(args: &Stat) -> anyhow::Result<Vec<EventGroup>> {
     let default = match args.interval {
         Some(_) => DEFAULT_SERIES,
         None => DEFAULT_EVENTS,

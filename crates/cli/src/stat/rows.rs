@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use memgauge_analyze::Summary;
 use memgauge_console::access::access;
-use memgauge_live::stat::{Row, Update};
+use memgauge_live::stat::{CounterRow, Update};
 use memgauge_report::counting_json;
 use serde::{Serialize, Serializer};
 
@@ -108,7 +108,7 @@ impl RowOutputs {
         }
     }
 
-    fn row(&mut self, row: &Row) -> io::Result<()> {
+    fn row(&mut self, row: &CounterRow) -> io::Result<()> {
         if let Some(csv) = &mut self.csv {
             let line = &mut self.line;
             line.clear();
@@ -167,7 +167,7 @@ macro_rules! add {
     };
 }
 
-fn csv_line(line: &mut String, row: &Row, slots: &[usize], columns: usize) {
+fn csv_line(line: &mut String, row: &CounterRow, slots: &[usize], columns: usize) {
     add!(line, "{},{},", row.time_ns, row.interval_ns);
     if let Some(cpu) = row.cpu {
         add!(line, "{cpu}");
@@ -208,7 +208,7 @@ impl Serialize for NamedCounts<'_> {
 
 fn write_json(
     json: &mut impl Write,
-    row: &Row,
+    row: &CounterRow,
     counts: &[(String, usize)],
     started_unix_ns: Option<u64>,
 ) -> io::Result<()> {
@@ -227,7 +227,7 @@ fn write_json(
 
 #[cfg(test)]
 mod tests {
-    use memgauge_live::stat::Row;
+    use memgauge_live::stat::CounterRow;
     use serde_json::{Map, Value, json};
 
     use super::*;
@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(quoted("faults"), "faults");
     }
 
-    fn row(cpu: Option<u32>, values: &[u64]) -> Row {
-        Row {
+    fn row(cpu: Option<u32>, values: &[u64]) -> CounterRow {
+        CounterRow {
             time_ns: u64::MAX,
             interval_ns: 100_000,
             pid: 7,
@@ -267,13 +267,13 @@ mod tests {
                 "time_ns": row.time_ns, "interval_ns": row.interval_ns, "cpu": cpu,
                 "pid": row.pid, "tid": row.tid, "counts": named.collect::<Map<_, Value>>(),
             });
-            let line = |row: &Row, started| {
+            let line = |row: &CounterRow, started| {
                 let mut line = Vec::new();
                 write_json(&mut line, row, &counts(&columns), started).unwrap();
                 String::from_utf8(line).unwrap()
             };
             assert_eq!(line(&row, None), format!("{expected}\n"));
-            let row = Row { time_ns: 5, ..row };
+            let row = CounterRow { time_ns: 5, ..row };
             let line = line(&row, Some(1_700_000_000_000_000_000));
             let read: Value = serde_json::from_str(&line).unwrap();
             assert_eq!(read["time_ns"], 5);

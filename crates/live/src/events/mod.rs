@@ -117,7 +117,7 @@ impl Modifiers {
 
 /// Events that are counted together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Group {
+pub struct EventGroup {
     /// In the order typed.
     pub events: Vec<Event>,
     /// True if the user put them in braces. Then all or none must be counted.
@@ -129,14 +129,14 @@ pub struct Group {
 /// # Errors
 /// The text is not a list of events, or an event is unknown on this machine. The message suggests
 /// similar names.
-pub fn parse(text: &str, pmus: &Pmus) -> Result<Vec<Group>> {
+pub fn parse(text: &str, pmus: &Pmus) -> Result<Vec<EventGroup>> {
     let items = syntax::items(text).map_err(|why| unusable(text, &why))?;
     let mut groups = Vec::new();
     for item in &items {
         match item {
             Item::One(event) => groups.extend(resolve_all(event, pmus)?.into_iter().map(|event| {
                 let events = vec![event];
-                Group {
+                EventGroup {
                     events,
                     braces: false,
                 }
@@ -146,7 +146,7 @@ pub fn parse(text: &str, pmus: &Pmus) -> Result<Vec<Group>> {
                     .iter()
                     .map(|event| resolve_all(event, pmus))
                     .collect::<Result<_>>()?;
-                groups.push(Group {
+                groups.push(EventGroup {
                     events: named.into_iter().flatten().collect(),
                     braces: true,
                 });

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::attributes::{
-    DroppedFeature, EVERY_SAMPLE, IBS_PERIOD_STEP, Rate, SampleRequest, SamplingMethod,
+    DroppedFeature, EVERY_SAMPLE, IBS_PERIOD_STEP, SampleRequest, SamplingMethod, SamplingRate,
     drop_one_feature, is_timer, min_period,
 };
 use super::capabilities::pmu_capabilities;
@@ -20,7 +20,7 @@ use super::open::{OpenEvents, RequestedEvent, SIDE_BAND_FLAGS, half_of_ring, req
 use super::process_code::ProcessCode;
 use crate::counters::{map_ring, not_sampled, refusal};
 use crate::events::{Event, Pmus};
-use crate::sys::perf::{self, EventScope, Ring};
+use crate::sys::perf::{self, EventScope, KernelRing};
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, flag, kind, read, record, software};
 use memgauge_perf::record::{Header, Layout, Record, Sample, Task};
@@ -67,7 +67,7 @@ impl SamplingPlan {
     pub fn new(event: &Event, options: PlanOptions) -> Result<SamplingPlan> {
         let capabilities = pmu_capabilities(&Pmus::default());
         let sample_request = SampleRequest {
-            rate: Rate::Period(options.period),
+            rate: SamplingRate::Period(options.period),
             registers: options.registers,
             physical_address: options.physical_address,
             stacks: None,
@@ -214,7 +214,7 @@ impl SamplingPlan {
             Err(e) if has_ended(&e) => return Ok(None),
             opened => opened.map_err(|e| refusal("follow a thread", e))?,
         };
-        let ring = Ring::map(&fd, 1).map_err(|e| refusal("map a ring", e))?;
+        let ring = KernelRing::map(&fd, 1).map_err(|e| refusal("map a ring", e))?;
         Ok(Some(TaskEvent { fd, ring }))
     }
 
@@ -227,7 +227,7 @@ impl SamplingPlan {
         attr.wakeup = 1;
         attr.period = 1;
         let fd = perf::open(&attr, EventScope::Thread(tid), None, None).ok()?;
-        let ring = Ring::map(&fd, 1).ok()?;
+        let ring = KernelRing::map(&fd, 1).ok()?;
         Some(WakeEvent { fd, _ring: ring })
     }
 
@@ -297,7 +297,7 @@ fn has_ended(error: &io::Error) -> bool {
 pub struct WakeEvent {
     fd: OwnedFd,
     /// The kernel wakes nobody without a ring. Its records are not read.
-    _ring: Ring,
+    _ring: KernelRing,
 }
 
 impl AsFd for WakeEvent {
@@ -310,7 +310,7 @@ impl AsFd for WakeEvent {
 /// An event that fires when the thread starts a thread or process, and when it ends.
 struct TaskEvent {
     fd: OwnedFd,
-    ring: Ring,
+    ring: KernelRing,
 }
 
 /// The event that owns a thread's ring. It records everything but samples, and counts the
@@ -374,7 +374,7 @@ pub struct AttachedThread {
     side_band: OwnedFd,
     event: OwnedFd,
     leader: Option<OwnedFd>,
-    ring: Ring,
+    ring: KernelRing,
     decoder: SampleDecoder,
     side_band_layout: Layout,
     registers: bool,

@@ -52,7 +52,7 @@ pub struct PmuCapabilities {
 
 /// How often to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
+pub enum SamplingRate {
     /// Number of events between two samples.
     Period(u64),
     /// Samples per second. The kernel adjusts the period.
@@ -73,7 +73,7 @@ pub struct StackRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleRequest {
     /// How often to sample.
-    pub rate: Rate,
+    pub rate: SamplingRate,
     /// General registers.
     pub registers: bool,
     /// Physical addresses of data, if the user is allowed to see them.
@@ -225,12 +225,12 @@ pub(super) fn is_timer(attr: &Attr) -> bool {
     attr.kind == kind::SOFTWARE && matches!(attr.config, software::CPU_CLOCK | software::TASK_CLOCK)
 }
 
-fn set_rate(attr: &mut Attr, rate: Rate) {
+fn set_rate(attr: &mut Attr, rate: SamplingRate) {
     match rate {
         // A period in the event's own terms takes precedence.
-        Rate::Period(_) if attr.period > 0 => {}
-        Rate::Period(period) => attr.period = period,
-        Rate::Frequency(hertz) => {
+        SamplingRate::Period(_) if attr.period > 0 => {}
+        SamplingRate::Period(period) => attr.period = period,
+        SamplingRate::Frequency(hertz) => {
             attr.period = hertz;
             attr.flags |= flag::FREQ;
         }

@@ -35,7 +35,7 @@ fn of_pmu(number: u32, flags: u64) -> Event {
 
 const REQUEST: SampleRequest = SampleRequest {
     stacks: None,
-    rate: Rate::Period(1000),
+    rate: SamplingRate::Period(1000),
     registers: false,
     physical_address: false,
     timer_values: true,
@@ -151,7 +151,7 @@ fn records_gather_with_general_registers_of_user_space() {
 
 #[test]
 fn frequency_is_kept_with_a_note_about_its_cost() {
-    let rate = Rate::Frequency(4000);
+    let rate = SamplingRate::Frequency(4000);
     let sampling = pebs(SampleRequest { rate, ..REQUEST }, 4);
     assert_eq!(sampling.attr.period, 4000);
     assert!(
@@ -171,7 +171,7 @@ fn period_in_the_events_terms_takes_precedence() {
 #[test]
 fn periods_of_ibs_are_multiples_of_sixteen() {
     for (requested, expected) in [(1, 144), (144, 144), (145, 160), (1000, 1008), (4096, 4096)] {
-        let rate = Rate::Period(requested);
+        let rate = SamplingRate::Period(requested);
         let sampling = sampling_attr(
             &of_pmu(IBS, 0),
             &SampleRequest { rate, ..REQUEST },
@@ -266,7 +266,7 @@ fn timer_samples_have_its_count_and_no_period() {
 
 #[test]
 fn timer_period_is_raised_to_the_kernels_minimum() {
-    let rate = Rate::Period(10);
+    let rate = SamplingRate::Period(10);
     let sampling = sampling_attr(
         &event("cpu-clock"),
         &SampleRequest { rate, ..REQUEST },

@@ -35,7 +35,7 @@ const MAX_PERIOD: u64 = 1 << 48;
 
 /// Samples and time in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Window {
+pub struct BudgetWindow {
     /// Number of samples.
     pub samples: u64,
     /// Time that the samples took from the program, in nanoseconds.
@@ -46,14 +46,14 @@ pub struct Window {
     pub observed_ns: f64,
 }
 
-impl Window {
+impl BudgetWindow {
     fn taken_ns(&self) -> f64 {
         self.samples_ns + self.own_ns
     }
 
     /// Returns the sum of both windows.
-    pub fn plus(self, next: Window) -> Window {
-        Window {
+    pub fn plus(self, next: BudgetWindow) -> BudgetWindow {
+        BudgetWindow {
             samples: self.samples + next.samples,
             samples_ns: self.samples_ns + next.samples_ns,
             own_ns: self.own_ns + next.own_ns,
@@ -69,19 +69,19 @@ impl Window {
 
 /// Returns the overhead for the next window, so that the overhead of the whole run becomes
 /// `allowed`. It is never more than `allowed`: an unused budget is not saved up.
-pub fn target_overhead(allowed: f64, so_far: &Window) -> f64 {
+pub fn target_overhead(allowed: f64, so_far: &BudgetWindow) -> f64 {
     let debt_ns = so_far.taken_ns() - DEBT_THRESHOLD * allowed * so_far.observed_ns;
     (allowed - debt_ns / PAYBACK_TIME_NS).clamp(MIN_TARGET * allowed, allowed)
 }
 
 /// Returns the factor for the period that meets the target overhead (0.02 is 2 %). `None` if the
 /// overhead is within [`TOLERANCE`] of the target or the window has too few samples.
-pub fn period_factor(target: f64, window: &Window) -> Option<f64> {
+pub fn period_factor(target: f64, window: &BudgetWindow) -> Option<f64> {
     period_factor_within(TOLERANCE, target, window)
 }
 
 /// As [`period_factor`], with another tolerance.
-pub fn period_factor_within(tolerance: f64, target: f64, window: &Window) -> Option<f64> {
+pub fn period_factor_within(tolerance: f64, target: f64, window: &BudgetWindow) -> Option<f64> {
     let budget_ns = target * window.observed_ns;
     if budget_ns <= 0.0 {
         return None;
@@ -112,8 +112,8 @@ mod tests {
     const MIN_PERIOD: u64 = 10;
 
     /// One second of a program with this many events. A sample costs 10 us.
-    fn window(events: u64, period: u64) -> Window {
-        Window {
+    fn window(events: u64, period: u64) -> BudgetWindow {
+        BudgetWindow {
             samples: events / period,
             samples_ns: (events / period) as f64 * 10_000.0,
             own_ns: 0.0,
@@ -145,10 +145,10 @@ mod tests {
     fn excess_of_the_first_windows_is_paid_back() {
         // In windows of a tenth of a second, with a million events per second, a sample of each
         // event would take ten times as long as the program.
-        let (mut period, mut so_far) = (1, Window::default());
+        let (mut period, mut so_far) = (1, BudgetWindow::default());
         let mut after = Vec::new();
         for _ in 0..200 {
-            let next = Window {
+            let next = BudgetWindow {
                 samples: 100_000 / period,
                 samples_ns: (100_000 / period) as f64 * 1000.0,
                 own_ns: 100_000.0,
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn target_is_the_budget_without_debt_and_never_zero() {
         let of = |taken_ns| {
-            let so_far = Window {
+            let so_far = BudgetWindow {
                 samples_ns: taken_ns,
                 observed_ns: SECOND,
-                ..Window::default()
+                ..BudgetWindow::default()
             };
             target_overhead(0.02, &so_far)
         };
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn steps_are_bounded() {
-        let costly = Window {
+        let costly = BudgetWindow {
             samples: 100,
             samples_ns: 500e6,
             own_ns: 1e6,
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn few_samples_do_not_change_the_period() {
-        assert_eq!(period_factor(0.02, &Window::default()), None);
-        let few = Window {
+        assert_eq!(period_factor(0.02, &BudgetWindow::default()), None);
+        let few = BudgetWindow {
             samples: 3,
             samples_ns: 30_000.0,
             own_ns: 0.0,
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn own_time_does_not_raise_the_period_forever() {
-        let with_own = |samples: u64| Window {
+        let with_own = |samples: u64| BudgetWindow {
             samples,
             samples_ns: samples as f64 * 10_000.0,
             own_ns: 500e6,

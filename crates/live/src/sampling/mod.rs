@@ -52,7 +52,7 @@ pub use attached_thread::{
 };
 pub(crate) use attributes::drop_one_feature;
 pub use attributes::{
-    DroppedFeature, PmuCapabilities, Rate, SampleRequest, SamplingAttr, SamplingMethod,
+    DroppedFeature, PmuCapabilities, SampleRequest, SamplingAttr, SamplingMethod, SamplingRate,
     StackRequest, sampling_attr,
 };
 pub(crate) use capabilities::pmu_capabilities;
@@ -68,13 +68,13 @@ use memgauge_perf::abi::{kind, software};
 
 /// Events to sample with [`record`], the programs to observe, and the output.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SamplingOptions {
     /// The observed target.
     pub target: Target,
     /// A program to run while another target is observed. Recording stops when it ends.
     pub while_running: Option<Vec<String>>,
     /// The events, each with its rate.
-    pub events: Vec<(Event, Rate)>,
+    pub events: Vec<(Event, SamplingRate)>,
     /// Directory of the recording.
     pub output: PathBuf,
     /// Pages of each ring, a power of two.
@@ -101,15 +101,15 @@ pub struct Options {
     /// Name of the source in the recording.
     pub source: SourceKind,
     /// Facts about the run if it is one interval of a continuous collection.
-    pub interval: Option<Interval>,
+    pub interval: Option<RunInterval>,
 }
 
 /// One of several runs that follow each other.
 #[derive(Clone, Debug, Default)]
-pub struct Interval {
+pub struct RunInterval {
     /// The run ends after this time, if nothing else ends it.
     pub length: Duration,
-    /// [`Outcome::end_ns`] of the previous run.
+    /// [`SamplingOutcome::end_ns`] of the previous run.
     pub previous_end_ns: Option<u64>,
     /// A process that ends the run when it ends.
     pub ends_with: Option<u32>,
@@ -130,12 +130,14 @@ pub struct Tracing {
 }
 
 /// Default rate of an event.
-pub fn default_rate(event: &Event) -> Rate {
+pub fn default_rate(event: &Event) -> SamplingRate {
     match (event.attr.kind, event.attr.config) {
-        (kind::SOFTWARE, software::CPU_CLOCK | software::TASK_CLOCK) => Rate::Period(1_000_000),
-        (kind::SOFTWARE | kind::TRACEPOINT | kind::BREAKPOINT, _) => Rate::Period(1),
+        (kind::SOFTWARE, software::CPU_CLOCK | software::TASK_CLOCK) => {
+            SamplingRate::Period(1_000_000)
+        }
+        (kind::SOFTWARE | kind::TRACEPOINT | kind::BREAKPOINT, _) => SamplingRate::Period(1),
         // A prime, so that a loop is not always sampled at the same instruction.
-        _ => Rate::Period(20_011),
+        _ => SamplingRate::Period(20_011),
     }
 }
 
@@ -170,19 +172,19 @@ pub struct EventOutcome {
 
 /// Results of a run of [`record`].
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct SamplingOutcome {
     /// How the program ended; `None` if memgauge started none.
     pub end: Option<CommandEnd>,
-    /// Results by event, in the order of [`Options::events`].
+    /// Results by event, in the order of [`SamplingOptions::events`].
     pub events: Vec<EventOutcome>,
     /// Number of samples by how their data address was derived; `None` without
-    /// [`Options::registers`].
+    /// [`SamplingOptions::registers`].
     pub derivations: Option<DerivationFacts>,
     /// Samples by the name of their data source.
     pub data_sources: BTreeMap<String, DataSourceSum>,
     /// Fill level of the processor's PEBS buffer; `None` if no event uses it.
     pub pebs: Option<PebsFacts>,
-    /// Overhead of sampling; `None` without [`Options::overhead`].
+    /// Overhead of sampling; `None` without [`SamplingOptions::overhead`].
     pub overhead: Option<OverheadFacts>,
     /// When sampling ended, on `CLOCK_MONOTONIC`.
     pub end_ns: u64,

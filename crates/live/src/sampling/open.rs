@@ -14,8 +14,8 @@ use super::attributes::{
 };
 use crate::counters::{map_ring, most_precise, refusal, ring_size_note};
 use crate::events::{Event, Pmus};
-use crate::sys::perf::{self, AuxArea, EventScope, Ring};
-use crate::target::{OpenTarget, Placement};
+use crate::sys::perf::{self, AuxArea, EventScope, KernelRing};
+use crate::target::{CounterPlacement, OpenTarget};
 use crate::{Error, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
@@ -34,7 +34,7 @@ pub(super) struct OpenEvent {
 
 /// A ring, with the area for AUX packets if its event has one.
 pub(super) struct EventRing {
-    pub(super) ring: Ring,
+    pub(super) ring: KernelRing,
     pub(super) aux: Option<EventAux>,
     /// The descriptor to poll; -1 once its task has ended.
     pub(super) poll_fd: RawFd,
@@ -149,8 +149,8 @@ impl EventOpener<'_> {
         attr
     }
 
-    fn placements(&self) -> Vec<Placement> {
-        let whole_cpu = |&cpu: &u32| Placement {
+    fn placements(&self) -> Vec<CounterPlacement> {
+        let whole_cpu = |&cpu: &u32| CounterPlacement {
             scope: EventScope::AllProcesses,
             cpu: Some(cpu),
         };
@@ -184,7 +184,11 @@ impl EventOpener<'_> {
 
     /// Opens the side-band events at all placements. All rings have the same size, which is the
     /// largest that the user may lock. Returns the owner of each placement's ring.
-    fn open_rings(&self, open: &mut OpenEvents, placements: &[Placement]) -> Result<Vec<usize>> {
+    fn open_rings(
+        &self,
+        open: &mut OpenEvents,
+        placements: &[CounterPlacement],
+    ) -> Result<Vec<usize>> {
         let mut pages = self.ring_pages;
         loop {
             if let Some(ring_owners) = self.open_side_bands(open, placements, pages)? {
@@ -201,7 +205,7 @@ impl EventOpener<'_> {
     fn open_side_bands(
         &self,
         open: &mut OpenEvents,
-        placements: &[Placement],
+        placements: &[CounterPlacement],
         pages: usize,
     ) -> Result<Option<Vec<usize>>> {
         open.ring_owners = HashMap::new();
@@ -215,7 +219,7 @@ impl EventOpener<'_> {
     fn drop_refused_features(
         &self,
         request: &mut RequestedEvent,
-        placement: Placement,
+        placement: CounterPlacement,
     ) -> Result<()> {
         loop {
             let Err(e) = self.open_attr(request, placement) else {
@@ -238,7 +242,7 @@ impl EventOpener<'_> {
     pub(super) fn open_attr(
         &self,
         request: &RequestedEvent,
-        placement: Placement,
+        placement: CounterPlacement,
     ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
         let attr = self.with_common_settings(request.sampling.attr);
         let leader = request.leader.map(|leader| {
@@ -255,7 +259,7 @@ impl EventOpener<'_> {
     fn open_side_band(
         &self,
         open: &mut OpenEvents,
-        placement: Placement,
+        placement: CounterPlacement,
         pages: usize,
     ) -> Result<Option<usize>> {
         let mut attr = Attr::new(kind::SOFTWARE, software::DUMMY);
@@ -288,7 +292,7 @@ impl EventOpener<'_> {
     fn open_event(
         &self,
         open: &mut OpenEvents,
-        placement: Placement,
+        placement: CounterPlacement,
         ring_owner: usize,
         (event, request): (usize, &RequestedEvent),
     ) -> Result<()> {
@@ -314,7 +318,7 @@ impl EventOpener<'_> {
 
     /// Opens a counter of CPU time, which the overhead is relative to. Without the counter no
     /// overhead is reported.
-    fn open_cpu_clock(&self, open: &mut OpenEvents, placement: Placement) {
+    fn open_cpu_clock(&self, open: &mut OpenEvents, placement: CounterPlacement) {
         let mut attr = Attr::new(kind::SOFTWARE, software::TASK_CLOCK);
         attr.flags = flag::DISABLED | flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV;
         let mut attr = self.with_common_settings(attr);
@@ -330,7 +334,7 @@ const SPE_RING_PAGES: usize = 8;
 const SPE_AREA_PAGES: usize = 1024;
 
 fn map_aux_ring(fd: &OwnedFd, event: usize) -> Result<EventRing> {
-    let ring = Ring::map(fd, SPE_RING_PAGES).map_err(|e| refusal("map a ring", e))?;
+    let ring = KernelRing::map(fd, SPE_RING_PAGES).map_err(|e| refusal("map a ring", e))?;
     let area = AuxArea::map(fd, &ring, SPE_AREA_PAGES);
     let area = area.map_err(|e| refusal("map an area for packets", e))?;
     Ok(EventRing {
@@ -346,7 +350,7 @@ pub(super) fn half_of_ring(pages: usize) -> u32 {
 }
 
 /// Returns the purpose of opening an event there, for messages.
-fn action(placement: Placement) -> String {
+fn action(placement: CounterPlacement) -> String {
     match placement.scope {
         EventScope::Thread(tid) => format!("sample thread `{tid}`"),
         EventScope::AllProcesses => "sample whole processors".to_owned(),
@@ -354,7 +358,7 @@ fn action(placement: Placement) -> String {
     }
 }
 
-fn refused(request: &RequestedEvent, placement: Placement, error: io::Error) -> Error {
+fn refused(request: &RequestedEvent, placement: CounterPlacement, error: io::Error) -> Error {
     let attr = &request.sampling.attr;
     crate::counters::not_sampled(&request.name, attr, placement.scope, error)
 }

@@ -16,7 +16,7 @@ use super::process_table::ProcessTable;
 use super::python::{PythonCall, PythonRows, PythonSampler};
 use super::roi::RoiTracker;
 use super::throttling::ThrottledTime;
-use super::{EventOutcome, Options};
+use super::{EventOutcome, SamplingOptions};
 use crate::{Error, Result};
 use memgauge_host::unwind::{BROKEN_STACKS, SHORT_STACKS, Unwinder};
 use memgauge_perf::abi::sample;
@@ -109,7 +109,11 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// The caller sets the start time and the periods before the first record.
-    pub(super) fn new(writer: Writer, requests: &[RequestedEvent], options: &Options) -> Recorder {
+    pub(super) fn new(
+        writer: Writer,
+        requests: &[RequestedEvent],
+        options: &SamplingOptions,
+    ) -> Recorder {
         let decoder = |request: &RequestedEvent| EventDecoder {
             decoder: SampleDecoder::new(&request.sampling),
             periods: Vec::new(),

@@ -12,7 +12,7 @@ use memgauge_host::roi::{MAX_SPANS, OpenRegion, OpenRegions, RegionEnd, Requeste
 use memgauge_recording::Writer;
 use memgauge_trace::{CodeRegion, CodeValue, EventId, Pid, RegionSpans, Tid};
 
-use super::roi_marks::{Mark, MarkFile, MarkKind};
+use super::roi_marks::{MarkFile, RoiMark, RoiMarkKind};
 use crate::Result;
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(super) struct RoiTracker {
     start_ns: u64,
     /// Record only samples in these regions. Empty records all.
     requested: RequestedNames,
-    waiting_marks: VecDeque<Mark>,
+    waiting_marks: VecDeque<RoiMark>,
     /// Regions that each thread is in, with the time of entry, by process and thread.
     open: HashMap<(u32, u32), OpenRegions<String, u64>>,
     sums: BTreeMap<(Pid, Tid, String), RoiSums>,
@@ -94,7 +94,7 @@ impl RoiTracker {
 
     fn apply_until(&mut self, to_ns: u64) {
         let clock_offset_ns = self.clock_offset_ns;
-        let is_due = |mark: &Mark| mark.time_ns.saturating_sub(clock_offset_ns) <= to_ns;
+        let is_due = |mark: &RoiMark| mark.time_ns.saturating_sub(clock_offset_ns) <= to_ns;
         while self.waiting_marks.front().is_some_and(is_due) {
             if let Some(mark) = self.waiting_marks.pop_front() {
                 self.apply(mark);
@@ -102,7 +102,7 @@ impl RoiTracker {
         }
     }
 
-    fn apply(&mut self, mark: Mark) {
+    fn apply(&mut self, mark: RoiMark) {
         let at_ns = mark
             .time_ns
             .saturating_sub(self.clock_offset_ns + self.start_ns);
@@ -110,14 +110,14 @@ impl RoiTracker {
         let ids = (Pid(mark.pid), Tid(mark.tid));
         let open = self.open.entry((mark.pid, mark.tid)).or_default();
         match mark.kind {
-            MarkKind::Value => self.values.push(CodeValue {
+            RoiMarkKind::Value => self.values.push(CodeValue {
                 time_ns: at_ns,
                 pid: ids.0,
                 tid: ids.1,
                 name: mark.name,
                 value: mark.value,
             }),
-            MarkKind::Begin => {
+            RoiMarkKind::Begin => {
                 if open.begin(mark.name.clone(), at_ns) {
                     if !self.entered.contains(&mark.name) {
                         self.entered.insert(mark.name.clone());
@@ -126,7 +126,7 @@ impl RoiTracker {
                     self.sums.entry(key).or_default().entries += 1;
                 }
             }
-            MarkKind::End => match open.end(&mark.name) {
+            RoiMarkKind::End => match open.end(&mark.name) {
                 RegionEnd::Left(region) => self.leave(ids, region, at_ns),
                 RegionEnd::Within => {}
                 RegionEnd::Unmatched => self.unmatched_ends += 1,
@@ -217,8 +217,8 @@ impl RoiTracker {
 mod tests {
     use super::*;
 
-    fn mark(time_ns: u64, kind: MarkKind, name: &str) -> Mark {
-        Mark {
+    fn mark(time_ns: u64, kind: RoiMarkKind, name: &str) -> RoiMark {
+        RoiMark {
             time_ns,
             pid: 1,
             tid: 2,
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn sample_counts_for_the_regions_of_its_thread_at_its_time() {
-        use MarkKind::{Begin, End};
+        use RoiMarkKind::{Begin, End};
         let mut rois = RoiTracker::new(
             None,
             RequestedNames::new("--region", &["a".to_owned()]).unwrap(),

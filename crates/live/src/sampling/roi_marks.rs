@@ -39,10 +39,10 @@ const NAME_AT: usize = 40;
 const SLOTS: u64 = 1 << 16;
 /// A mark that is still not written after this time counts as lost: its thread was killed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-const KINDS: [(u32, MarkKind); 3] = [
-    (1, MarkKind::Begin),
-    (2, MarkKind::End),
-    (3, MarkKind::Value),
+const KINDS: [(u32, RoiMarkKind); 3] = [
+    (1, RoiMarkKind::Begin),
+    (2, RoiMarkKind::End),
+    (3, RoiMarkKind::Value),
 ];
 
 /// Prefix of the file's name.
@@ -56,7 +56,7 @@ pub(super) fn is_mark_file(path: &str) -> bool {
 
 /// Kind of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MarkKind {
+pub enum RoiMarkKind {
     /// A region begins.
     Begin,
     /// A region ends.
@@ -67,17 +67,17 @@ pub enum MarkKind {
 
 /// A mark of a region of interest, or a value that the program reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct RoiMark {
     /// Time of `CLOCK_MONOTONIC` in nanoseconds.
     pub time_ns: u64,
     /// Process ID in the PID namespace of the process.
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// The value, for [`MarkKind::Value`].
+    /// The value, for [`RoiMarkKind::Value`].
     pub value: u64,
     /// Kind of the mark.
-    pub kind: MarkKind,
+    pub kind: RoiMarkKind,
     /// Name of the region or value.
     pub name: String,
 }
@@ -177,7 +177,7 @@ impl MarkFile {
     /// Reads the new marks, those of each thread in their order. Returns the number of lost marks,
     /// whose threads were killed between starting and writing them. With `last`, all unwritten
     /// marks are lost.
-    pub fn drain(&mut self, last: bool, mut each: impl FnMut(Mark)) -> u64 {
+    pub fn drain(&mut self, last: bool, mut each: impl FnMut(RoiMark)) -> u64 {
         // Read before the slots: a thread that has started one of these marks has written all its
         // earlier ones.
         let started = self.word(STARTED);
@@ -212,7 +212,7 @@ impl MarkFile {
     }
 
     /// Returns a mark if it has been written; `Some(None)` if its kind is unknown.
-    fn written(&self, number: u64) -> Option<Option<Mark>> {
+    fn written(&self, number: u64) -> Option<Option<RoiMark>> {
         let mut slot = [0; SLOT_BYTES as usize];
         let at = SLOTS_AT + number % SLOTS * SLOT_BYTES;
         let read = self.file.read_exact_at(&mut slot, at);
@@ -233,13 +233,13 @@ fn slot_word(slot: &[u8], at: usize) -> u64 {
 }
 
 /// Parses a slot. Returns `None` if the kind of the mark is unknown.
-fn parse_mark(slot: &[u8]) -> Option<Mark> {
+fn parse_mark(slot: &[u8]) -> Option<RoiMark> {
     let kind = slot_word(slot, 32) as u32;
     let (_, kind) = KINDS.into_iter().find(|k| k.0 == kind)?;
     let name = slot.get(NAME_AT..)?;
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     let ids = slot_word(slot, 16);
-    Some(Mark {
+    Some(RoiMark {
         time_ns: slot_word(slot, 8),
         pid: ids as u32,
         tid: (ids >> 32) as u32,
@@ -253,8 +253,8 @@ fn parse_mark(slot: &[u8]) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    fn at(time_ns: u64, kind: MarkKind, name: &str) -> Mark {
-        Mark {
+    fn at(time_ns: u64, kind: RoiMarkKind, name: &str) -> RoiMark {
+        RoiMark {
             time_ns,
             pid: 1,
             tid: 2,
@@ -290,7 +290,7 @@ mod tests {
         set_started(&file, 1);
         let mut seen = Vec::new();
         assert_eq!(file.drain(false, |mark| seen.push(mark)), 0);
-        assert_eq!(seen, [at(7, MarkKind::Begin, "a")]);
+        assert_eq!(seen, [at(7, RoiMarkKind::Begin, "a")]);
         assert_eq!(file.word(READ), 1);
         let path = file.path().to_owned();
         drop(file);

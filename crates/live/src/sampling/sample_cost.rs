@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::attributes::is_timer;
 use super::open::RequestedEvent;
-use crate::sys::perf::{self, EventScope, Ring};
+use crate::sys::perf::{self, EventScope, KernelRing};
 use memgauge_perf::abi::{Attr, flag, kind, software};
 
 /// Many short rounds: it is likely that one of them runs without interruption.
@@ -97,7 +97,7 @@ fn measure_at_period(attr: &Attr, period: u64) -> Option<f64> {
     for _ in 0..ROUNDS {
         native = native.min(work());
         let event = perf::open(&attr, EventScope::Thread(0), None, None).ok()?;
-        let mut ring = Ring::map(&event, RING_PAGES).ok()?;
+        let mut ring = KernelRing::map(&event, RING_PAGES).ok()?;
         let round = work();
         perf::disable(&event).ok()?;
         if round < sampled {

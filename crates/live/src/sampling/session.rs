@@ -13,12 +13,12 @@ use memgauge_trace::{CommandEnd, Loss, LossKind, OverheadFacts, PebsFacts};
 
 use self::reopen::Reopening;
 use self::started_meanwhile::{candidates, descendants};
-use super::Options;
+use super::SamplingOptions;
 use super::attributes::{
-    IBS_PERIOD_STEP, PmuCapabilities, Rate, SampleRequest, SamplingMethod, is_timer, min_period,
-    sampling_method,
+    IBS_PERIOD_STEP, PmuCapabilities, SampleRequest, SamplingMethod, SamplingRate, is_timer,
+    min_period, sampling_method,
 };
-use super::budget::{self, Window};
+use super::budget::{self, BudgetWindow};
 use super::capabilities::pmu_capabilities;
 use super::merger::RecordMerger;
 use super::open::{EventOpener, OpenEvents, RequestedEvent, requested_event};
@@ -29,7 +29,7 @@ use super::roi::RoiTracker;
 use super::roi_marks::{self, MarkFile};
 use crate::events::{Event, Pmus};
 use crate::run::ObservedRun;
-use crate::sys::perf::{self, EventScope, PollResult, Ring};
+use crate::sys::perf::{self, EventScope, KernelRing, PollResult};
 use crate::target::{OpenTarget, Target};
 use crate::{ErrorKind, Result};
 use memgauge_host::roi::RequestedNames;
@@ -50,7 +50,7 @@ const FIRST_WINDOW: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// The program cannot run, an event cannot be sampled, or the recording cannot be written.
-pub fn record(options: &Options) -> Result<super::Outcome> {
+pub fn record(options: &SamplingOptions) -> Result<super::SamplingOutcome> {
     perf::raise_open_file_limit();
     let requested_rois = RequestedNames::new("--region", &options.regions)?;
     let is_started = matches!(options.target, Target::Command(_));
@@ -68,7 +68,7 @@ pub fn record(options: &Options) -> Result<super::Outcome> {
     let target = OpenTarget::open(&options.target, run.pid())?;
     let capabilities = pmu_capabilities(&Pmus::default());
     let opened = open_events(options, &target, &capabilities)?;
-    let mut session = Session::new(options, opened)?;
+    let mut session = SamplingSession::new(options, opened)?;
     session.recorder.rois = RoiTracker::new(marks, requested_rois);
     if session.opener.whole_cpus && target.per_task {
         session.recorder.processes.target_pids = Some(target_pids(&options.target, run.pid()));
@@ -89,7 +89,7 @@ struct Opened<'a> {
 /// Opens all events in the target's tasks. If that fails because the kernel samples IBS only by
 /// CPU (before 6.2), opens them on whole CPUs.
 fn open_events<'a>(
-    options: &Options,
+    options: &SamplingOptions,
     target: &'a OpenTarget,
     capabilities: &PmuCapabilities,
 ) -> Result<Opened<'a>> {
@@ -122,7 +122,7 @@ fn open_events<'a>(
             opener,
         })
     };
-    let is_ibs = |(event, _): &(Event, Rate)| {
+    let is_ibs = |(event, _): &(Event, SamplingRate)| {
         sampling_method(&event.attr, capabilities) == SamplingMethod::Ibs
     };
     let may_need_whole_cpus = target.per_task && options.events.iter().any(is_ibs);
@@ -157,7 +157,7 @@ fn measure_clock_offset_ns() -> u64 {
     let Ok(event) = perf::open(&attr, EventScope::Thread(0), None, None) else {
         return 0;
     };
-    let Ok(mut ring) = Ring::map(&event, 1) else {
+    let Ok(mut ring) = KernelRing::map(&event, 1) else {
         return 0;
     };
     let began = Instant::now();
@@ -181,8 +181,8 @@ struct WindowStart {
     observed_ns: u64,
 }
 
-pub(super) struct Session<'a> {
-    pub(super) options: &'a Options,
+pub(super) struct SamplingSession<'a> {
+    pub(super) options: &'a SamplingOptions,
     pub(super) opener: EventOpener<'a>,
     pub(super) open: OpenEvents,
     /// Threads with events that they did not inherit.
@@ -201,7 +201,7 @@ pub(super) struct Session<'a> {
     pub(super) overhead: Option<OverheadFacts>,
     window_start: WindowStart,
     /// Sum of all windows.
-    so_far: Window,
+    so_far: BudgetWindow,
     /// The memory controllers' counters, if overflows are traced.
     pub(super) reference: Option<ReferenceCounters>,
     /// Time of the last change of periods.
@@ -214,8 +214,8 @@ pub(super) struct Session<'a> {
     pub(super) losses_before: Vec<Loss>,
 }
 
-impl<'a> Session<'a> {
-    fn new(options: &'a Options, opened: Opened<'a>) -> Result<Session<'a>> {
+impl<'a> SamplingSession<'a> {
+    fn new(options: &'a SamplingOptions, opened: Opened<'a>) -> Result<SamplingSession<'a>> {
         let Opened {
             requests,
             open,
@@ -242,7 +242,7 @@ impl<'a> Session<'a> {
             true => measure_clock_offset_ns(),
             false => 0,
         };
-        Ok(Session {
+        Ok(SamplingSession {
             threads_with_own_events: opener.target.threads(),
             opener,
             replaced_ids: Vec::new(),
@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
                 own_ns: 0,
                 observed_ns: 0,
             },
-            so_far: Window::default(),
+            so_far: BudgetWindow::default(),
             requests,
             recorder,
             clock_offset_ns,
@@ -293,7 +293,11 @@ impl<'a> Session<'a> {
         perf::monotonic_ns().saturating_sub(self.clock_offset_ns)
     }
 
-    fn run(mut self, mut run: ObservedRun, older: &BTreeSet<u32>) -> Result<super::Outcome> {
+    fn run(
+        mut self,
+        mut run: ObservedRun,
+        older: &BTreeSet<u32>,
+    ) -> Result<super::SamplingOutcome> {
         self.start_ns = self.now_ns();
         self.round_ns = self.start_ns;
         self.recorder.begin(self.start_ns);
@@ -483,7 +487,7 @@ impl<'a> Session<'a> {
         self.overhead = Some(overhead);
     }
 
-    fn end_window(&mut self) -> Window {
+    fn end_window(&mut self) -> BudgetWindow {
         let outcomes = &self.recorder.outcomes;
         let end = WindowStart {
             samples: outcomes.iter().map(|outcome| outcome.samples).collect(),
@@ -492,10 +496,10 @@ impl<'a> Session<'a> {
         };
         let start = std::mem::replace(&mut self.window_start, end);
         let end = &self.window_start;
-        let mut window = Window {
+        let mut window = BudgetWindow {
             own_ns: end.own_ns.saturating_sub(start.own_ns) as f64,
             observed_ns: end.observed_ns.saturating_sub(start.observed_ns) as f64,
-            ..Window::default()
+            ..BudgetWindow::default()
         };
         for ((after, before), outcome) in end.samples.iter().zip(start.samples).zip(outcomes) {
             let samples = after - before;

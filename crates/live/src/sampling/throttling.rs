@@ -15,7 +15,7 @@ struct EventInThread {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stop {
+struct ThrottledEvent {
     /// Index of the requested event.
     event: usize,
     since_ns: u64,
@@ -24,7 +24,7 @@ struct Stop {
 /// Throttled time of all events.
 #[derive(Debug, Default)]
 pub(super) struct ThrottledTime {
-    stopped: HashMap<EventInThread, Stop>,
+    stopped: HashMap<EventInThread, ThrottledEvent>,
     /// Nanoseconds by index of the event.
     ns_by_event: HashMap<usize, u64>,
 }
@@ -39,7 +39,9 @@ impl ThrottledTime {
         let since_ns = trailer.time_ns;
         match (record, event) {
             (Record::Throttle { .. }, Some(event)) => {
-                self.stopped.entry(key).or_insert(Stop { event, since_ns });
+                self.stopped
+                    .entry(key)
+                    .or_insert(ThrottledEvent { event, since_ns });
             }
             (Record::Unthrottle { .. }, _) => self.end_stop(key, trailer.time_ns),
             (Record::Exit(task), _) => self.end_thread(task.tid, trailer.time_ns),

@@ -1,6 +1,6 @@
 //! Decides which events are counted in which group. Pure.
 
-use crate::events::{Event, Group};
+use crate::events::{Event, EventGroup};
 
 /// A group to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) struct PlannedGroup {
 /// In a series, events in braces stay together and all others share one group, so that there are
 /// few timers. For totals alone each event is its own group, so that the kernel multiplexes each
 /// event separately.
-pub(super) fn plan_groups(typed: &[Group], series: bool) -> (Vec<Event>, Vec<PlannedGroup>) {
+pub(super) fn plan_groups(typed: &[EventGroup], series: bool) -> (Vec<Event>, Vec<PlannedGroup>) {
     let mut events = Vec::new();
     let mut planned: Vec<PlannedGroup> = Vec::new();
     for group in typed {

@@ -35,12 +35,12 @@ use std::sync::LazyLock;
 use memgauge_trace::{CountingFacts, Loss, Manifest, SeriesRow, Thread};
 use smallvec::SmallVec;
 
-pub use series::{Counter, Row, Series, SeriesRecord, SeriesRecordKind};
+pub use series::{CounterRow, RowBuilder, SeriesCounter, SeriesRecord, SeriesRecordKind};
 pub use session::run;
 use ticks::TickStatistics;
 
 use super::Unwritten;
-use super::events::Group;
+use super::events::EventGroup;
 use super::target::Target;
 
 /// Minimum interval of a timer. The kernel raises shorter ones to it
@@ -57,13 +57,13 @@ pub type Values = SmallVec<[u64; 6]>;
 
 /// Events to count, and settings.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StatOptions {
     /// The observed target.
     pub target: Target,
     /// A program to run while another target is observed. Counting stops when it ends.
     pub while_running: Option<Vec<String>>,
     /// The events.
-    pub groups: Vec<Group>,
+    pub groups: Vec<EventGroup>,
     /// Time between two rows. With `None` there are only totals.
     pub interval_ns: Option<u64>,
     /// Directory of the recording.
@@ -103,7 +103,7 @@ impl SeenThread {
 
 /// Results of the run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct StatOutcome {
     /// The manifest of the recording, also without one: events, end of the program, cost, and the
     /// counts in `counting`.
     pub manifest: Manifest,
@@ -115,7 +115,7 @@ pub struct Outcome {
     pub unwritten: Option<Unwritten>,
 }
 
-impl Outcome {
+impl StatOutcome {
     /// The counts.
     pub fn counting(&self) -> &CountingFacts {
         static NOTHING: LazyLock<CountingFacts> = LazyLock::new(CountingFacts::default);
@@ -140,7 +140,7 @@ pub enum Update<'a> {
     /// A warning about the interval, before the start.
     Warning(&'a str),
     /// The next rows, by time. Times begin at 0.
-    Rows(&'a [Row]),
+    Rows(&'a [CounterRow]),
     /// The same rows as in a recording.
     Series(&'a [SeriesRow]),
     /// Totals so far by event, ten times per second.

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::Result;
 use crate::counters::refusal;
-use crate::sys::perf::{self, Ring};
+use crate::sys::perf::{self, KernelRing};
 use crate::target::OpenTarget;
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::{Layout, Record, Task};
@@ -23,7 +23,7 @@ const RING_PAGES: usize = 4;
 #[derive(Debug)]
 pub(super) struct NewThreadWatcher {
     fds: Vec<OwnedFd>,
-    rings: Vec<Ring>,
+    rings: Vec<KernelRing>,
     layout: Layout,
 }
 
@@ -55,7 +55,7 @@ impl NewThreadWatcher {
                 .map_err(|e| refusal("follow new threads", e))?;
             match owners.get(&placement.cpu) {
                 Some(&owner) => perf::write_into(&fd, &watcher.fds[owner]),
-                None => Ring::map(&fd, RING_PAGES).map(|ring| {
+                None => KernelRing::map(&fd, RING_PAGES).map(|ring| {
                     owners.insert(placement.cpu, watcher.fds.len());
                     watcher.rings.push(ring);
                 }),

@@ -5,14 +5,14 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::grouping::PlannedGroup;
 use super::new_threads::NewThreadWatcher;
-use super::series::Counter;
+use super::series::SeriesCounter;
 use crate::counters::{
     CounterGroup, CounterSettings, EventSupport, GroupOpening, MEMBER_FORMAT, READ_FORMAT,
     check_support, map_ring, refusal, ring_size_note,
 };
 use crate::events::{Event, Modifiers};
-use crate::sys::perf::{self, EventScope, Ring};
-use crate::target::{OpenTarget, Placement};
+use crate::sys::perf::{self, EventScope, KernelRing};
+use crate::target::{CounterPlacement, OpenTarget};
 use crate::{Error, ErrorKind, Result};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 use memgauge_perf::record::Layout;
@@ -47,10 +47,10 @@ pub(super) struct OpenCounters {
     pub(super) group_of: Vec<usize>,
     /// Indices of the events of each group.
     pub(super) groups: Vec<Vec<usize>>,
-    pub(super) rings: Vec<Ring>,
+    pub(super) rings: Vec<KernelRing>,
     /// The descriptor of each ring to poll; -1 once its task has ended.
     pub(super) poll_fds: Vec<RawFd>,
-    pub(super) ids: BTreeMap<u64, Counter>,
+    pub(super) ids: BTreeMap<u64, SeriesCounter>,
     pub(super) notes: Vec<String>,
     pub(super) timer_user_only: bool,
     /// Present if counters are not inherited.
@@ -156,14 +156,14 @@ impl CounterOpener<'_> {
         open: &mut OpenCounters,
         events: &[Event],
         tid: u32,
-    ) -> std::io::Result<Vec<(u64, Counter)>> {
+    ) -> std::io::Result<Vec<(u64, SeriesCounter)>> {
         let Some(settings) = open.new_thread_settings else {
             return Ok(Vec::new());
         };
         let mut ids = Vec::new();
         for (group, events_of_group) in open.groups.clone().iter().enumerate() {
             for &cpu in self.target.cpus() {
-                let placement = Placement {
+                let placement = CounterPlacement {
                     scope: EventScope::Thread(tid),
                     cpu: Some(cpu),
                 };
@@ -186,7 +186,7 @@ impl CounterOpener<'_> {
                 let owner = owner.ok_or(std::io::ErrorKind::NotFound)?;
                 counters.write_into(owner.leader())?;
                 let leader = perf::id(counters.leader())?;
-                let counter = |index| Counter {
+                let counter = |index| SeriesCounter {
                     group,
                     leader,
                     index,
@@ -310,7 +310,7 @@ impl CounterOpener<'_> {
     }
 
     /// Returns the purpose of opening a counter there, for messages.
-    fn action(&self, placement: Placement) -> String {
+    fn action(&self, placement: CounterPlacement) -> String {
         match placement.scope {
             EventScope::Thread(tid) => format!("count events of thread `{tid}`"),
             EventScope::AllProcesses => "count events of whole processors".to_owned(),
@@ -318,8 +318,8 @@ impl CounterOpener<'_> {
         }
     }
 
-    fn placements(&self, group: &PlannedGroup) -> Vec<Placement> {
-        let whole_cpu = |&cpu: &u32| Placement {
+    fn placements(&self, group: &PlannedGroup) -> Vec<CounterPlacement> {
+        let whole_cpu = |&cpu: &u32| CounterPlacement {
             scope: EventScope::AllProcesses,
             cpu: Some(cpu),
         };
@@ -340,7 +340,7 @@ impl CounterOpener<'_> {
                 for (index, id) in ids.into_iter().enumerate() {
                     open.ids.insert(
                         id,
-                        Counter {
+                        SeriesCounter {
                             group,
                             leader,
                             index,
@@ -384,10 +384,10 @@ impl CounterOpener<'_> {
         Ok(())
     }
 
-    fn equal_rings(&self, leaders: &[&OwnedFd]) -> Result<(Vec<Ring>, usize)> {
+    fn equal_rings(&self, leaders: &[&OwnedFd]) -> Result<(Vec<KernelRing>, usize)> {
         let mut pages = self.ring_pages;
         loop {
-            let rings: Option<Vec<Ring>> = leaders
+            let rings: Option<Vec<KernelRing>> = leaders
                 .iter()
                 .map(|leader| map_ring(leader, pages))
                 .collect::<Result<_>>()?;

@@ -10,8 +10,8 @@ use memgauge_trace::{
 };
 
 use super::open::TIMER;
-use super::series::Row;
-use super::{Options, Outcome};
+use super::series::CounterRow;
+use super::{StatOptions, StatOutcome};
 use crate::Unwritten;
 use crate::events::{Event, builtin_events};
 use crate::{Result, host};
@@ -69,7 +69,7 @@ fn timer_definition() -> EventDef {
     }
 }
 
-fn facts(options: &Options) -> SourceFacts {
+fn facts(options: &StatOptions) -> SourceFacts {
     let ring_pages = ("ring_pages".to_owned(), options.ring_pages.to_string());
     SourceFacts {
         kind: SourceKind::Pmu,
@@ -82,7 +82,7 @@ fn facts(options: &Options) -> SourceFacts {
 }
 
 /// The manifest of a run, as far as it is known at the start.
-pub(super) fn manifest(options: &Options, events: &[Event]) -> Manifest {
+pub(super) fn manifest(options: &StatOptions, events: &[Event]) -> Manifest {
     let indexed = events.iter().enumerate();
     let own = indexed.map(|(index, event)| definition(event, index));
     let timer = options.interval_ns.map(|_| timer_definition());
@@ -111,7 +111,7 @@ impl EventIds {
         EventIds { ids: ids.collect() }
     }
 
-    pub(super) fn convert(&self, rows: &[Row], into: &mut Vec<SeriesRow>) {
+    pub(super) fn convert(&self, rows: &[CounterRow], into: &mut Vec<SeriesRow>) {
         into.clear();
         for row in rows {
             for (&value, id) in row.values.iter().zip(&self.ids[row.group]) {
@@ -158,7 +158,7 @@ impl RecordingWriter {
     }
 
     /// Completes the recording. Adds its size to the outcome, and what could not be written.
-    pub(super) fn finish(mut self, outcome: &mut Outcome) {
+    pub(super) fn finish(mut self, outcome: &mut StatOutcome) {
         let flushed = self.writer.flush_so_far();
         self.check(flushed);
         // These few rows are what the report needs most, so they may use the reserved room.

@@ -15,7 +15,7 @@ use memgauge_perf::record::{Layout, Reading, Record, Task, Trailer};
 
 /// One row: the increments of a group's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct CounterRow {
     /// End of the interval.
     pub time_ns: u64,
     /// Time since the previous row of the thread (or CPU).
@@ -32,7 +32,7 @@ pub struct Row {
     pub values: Values,
 }
 
-impl Row {
+impl CounterRow {
     /// Identifies the thread or CPU among those of the series.
     fn owner(&self) -> u32 {
         self.cpu.unwrap_or(self.tid)
@@ -41,7 +41,7 @@ impl Row {
 
 /// A counter, by its ID in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counter {
+pub struct SeriesCounter {
     /// Index of its group.
     pub group: usize,
     /// ID of the group's leader at the same placement.
@@ -198,13 +198,13 @@ struct CounterStream {
 struct LastRow {
     /// Time that the group ran after the thread's last tick.
     running_ns: u64,
-    row: Row,
+    row: CounterRow,
 }
 
 /// Turns records, in the order of time, into rows.
 #[derive(Debug, Default)]
-pub struct Series {
-    counters: BTreeMap<u64, Counter>,
+pub struct RowBuilder {
+    counters: BTreeMap<u64, SeriesCounter>,
     /// By leader and thread (0 in a series by CPU).
     streams: BTreeMap<(u64, u32), CounterStream>,
     /// Time of the last row of a thread (or CPU), or of its start.
@@ -220,19 +220,19 @@ pub struct Series {
     pub unknown_counters: u64,
 }
 
-impl Series {
+impl RowBuilder {
     /// A series of these counters that starts at `start_ns`.
-    pub fn new(counters: BTreeMap<u64, Counter>, by_cpu: bool, start_ns: u64) -> Series {
-        Series {
+    pub fn new(counters: BTreeMap<u64, SeriesCounter>, by_cpu: bool, start_ns: u64) -> RowBuilder {
+        RowBuilder {
             counters,
             by_cpu,
             start_ns,
-            ..Series::default()
+            ..RowBuilder::default()
         }
     }
 
     /// Adds the counters of a new thread.
-    pub(super) fn add_counters(&mut self, counters: Vec<(u64, Counter)>) {
+    pub(super) fn add_counters(&mut self, counters: Vec<(u64, SeriesCounter)>) {
         self.counters.extend(counters);
     }
 
@@ -242,7 +242,7 @@ impl Series {
     }
 
     /// Processes the next record and adds the rows that follow from it.
-    pub fn observe(&mut self, record: SeriesRecord, rows: &mut Vec<Row>) {
+    pub fn observe(&mut self, record: SeriesRecord, rows: &mut Vec<CounterRow>) {
         let time_ns = record.time_ns;
         match record.kind {
             SeriesRecordKind::Tick { .. } => rows.extend(self.tick(record)),
@@ -256,7 +256,7 @@ impl Series {
     }
 
     /// Returns the row of a tick; `None` if its leader is unknown.
-    fn tick(&mut self, record: SeriesRecord) -> Option<Row> {
+    fn tick(&mut self, record: SeriesRecord) -> Option<CounterRow> {
         let SeriesRecord { time_ns, kind } = record;
         let SeriesRecordKind::Tick {
             leader,
@@ -268,14 +268,14 @@ impl Series {
         else {
             return None;
         };
-        let Some(&Counter { group, cpu, .. }) = self.counters.get(&leader) else {
+        let Some(&SeriesCounter { group, cpu, .. }) = self.counters.get(&leader) else {
             self.unknown_counters += 1;
             return None;
         };
-        let mut row = Row {
+        let mut row = CounterRow {
             time_ns,
             group,
-            ..Row::default()
+            ..CounterRow::default()
         };
         match self.by_cpu {
             true => row.cpu = Some(cpu),
@@ -331,7 +331,7 @@ impl Series {
 
     /// Adds the last rows of threads that have ended. Called when all their READ records have
     /// been observed.
-    pub fn end_threads(&mut self, rows: &mut Vec<Row>) {
+    pub fn end_threads(&mut self, rows: &mut Vec<CounterRow>) {
         let mut last_rows: Vec<LastRow> =
             std::mem::take(&mut self.last_rows).into_values().collect();
         last_rows.sort_by_key(|LastRow { row, .. }| (row.time_ns, row.tid, row.group));
@@ -348,7 +348,7 @@ impl Series {
     }
 
     /// Sets the time since the owner's previous row.
-    fn set_interval(&mut self, row: &mut Row) {
+    fn set_interval(&mut self, row: &mut CounterRow) {
         let previous_ns = self.last_row_ns.insert(row.owner(), row.time_ns);
         row.interval_ns = row
             .time_ns
@@ -357,7 +357,13 @@ impl Series {
 
     /// Adds what the counters of `leader` counted beyond all ticks to the last row of the thread
     /// that they were opened on.
-    pub fn add_remainder(&mut self, leader: u64, running_ns: u64, totals: &[u64], row: &mut Row) {
+    pub fn add_remainder(
+        &mut self,
+        leader: u64,
+        running_ns: u64,
+        totals: &[u64],
+        row: &mut CounterRow,
+    ) {
         let mut remainder: Values = totals.into();
         let mut remaining_ns = running_ns;
         for (_, stream) in self.streams.iter().filter(|(key, _)| key.0 == leader) {
@@ -375,7 +381,7 @@ impl Series {
     }
 
     /// Adds the last row of a thread or CPU, unless nothing was counted.
-    pub fn close(&mut self, mut row: Row, rows: &mut Vec<Row>) {
+    pub fn close(&mut self, mut row: CounterRow, rows: &mut Vec<CounterRow>) {
         if row.values.iter().all(|&v| v == 0) {
             return;
         }
@@ -411,8 +417,8 @@ mod tests {
     use super::*;
 
     /// Two CPUs, with a group of a timer (IDs 10, 20) and a counter (11, 21) on each.
-    fn series() -> Series {
-        let counter = |leader, index, cpu| Counter {
+    fn series() -> RowBuilder {
+        let counter = |leader, index, cpu| SeriesCounter {
             group: 0,
             leader,
             index,
@@ -424,7 +430,7 @@ mod tests {
             (20, counter(20, 0, 1)),
             (21, counter(20, 1, 1)),
         ]);
-        Series::new(counters, false, 1000)
+        RowBuilder::new(counters, false, 1000)
     }
 
     fn tick(time_ns: u64, leader: u64, tid: u32, values: &[u64]) -> SeriesRecord {
@@ -464,7 +470,7 @@ mod tests {
         }
     }
 
-    fn run(series: &mut Series, records: Vec<SeriesRecord>) -> Vec<(u64, u64, u32, Vec<u64>)> {
+    fn run(series: &mut RowBuilder, records: Vec<SeriesRecord>) -> Vec<(u64, u64, u32, Vec<u64>)> {
         let mut rows = Vec::new();
         for record in records {
             series.observe(record, &mut rows);
@@ -556,10 +562,10 @@ mod tests {
             series.observe(h, &mut rows);
         }
         series.end_threads(&mut rows);
-        let mut row = Row {
+        let mut row = CounterRow {
             time_ns: 1200,
             tid: 7,
-            ..Row::default()
+            ..CounterRow::default()
         };
         // Thread 7 went on to 130 and 6, thread 8 ended at 50 and 3.
         series.add_remainder(10, 0, &[180, 9], &mut row);

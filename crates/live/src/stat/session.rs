@@ -11,14 +11,14 @@ use memgauge_trace::{
 use super::grouping::plan_groups;
 use super::open::{CounterOpener, OpenCounters, TIMER};
 use super::recording::{self, EventIds, RecordingWriter, TIMER_ID};
-use super::series::Row;
+use super::series::CounterRow;
 use super::stream::RowStream;
 use super::throttling::{self, TimerThrottling};
-use super::{Options, Outcome, SeenThread, TickStatistics, Update};
+use super::{SeenThread, StatOptions, StatOutcome, TickStatistics, Update};
 use crate::counters::{EventSupport, GroupValues, UnsupportedEvent, check_support};
-use crate::events::{Event, Group};
+use crate::events::{Event, EventGroup};
 use crate::run::ObservedRun;
-use crate::sys::perf::{self, EventScope, Ring};
+use crate::sys::perf::{self, EventScope, KernelRing};
 use crate::target::{OpenTarget, Target};
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::stolen_time::StolenTime;
@@ -32,7 +32,7 @@ const POLL_TIMEOUT_MS: u64 = 100;
 ///
 /// # Errors
 /// The program cannot run, nothing can be counted, or the recording cannot be written.
-pub fn run(options: &Options, on_update: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+pub fn run(options: &StatOptions, on_update: &mut dyn FnMut(Update<'_>)) -> Result<StatOutcome> {
     check_group_modifiers(options)?;
     perf::raise_open_file_limit();
     let run = ObservedRun::prepare(&options.target, options.while_running.as_ref(), None)?;
@@ -54,7 +54,7 @@ pub fn run(options: &Options, on_update: &mut dyn FnMut(Update<'_>)) -> Result<O
     let open = opener.open(&events, &planned)?;
     // After opening: a process that is attached to may end while the cost is measured.
     let task_cost = super::task_cost::measure(&opener, &events, &planned);
-    let mut session = Session::new(options, opener, events, open, &support)?;
+    let mut session = StatSession::new(options, opener, events, open, &support)?;
     session.task_cost = task_cost;
     on_update(Update::Columns(&session.columns()));
     session.warn_about_tick_cost(on_update);
@@ -63,7 +63,7 @@ pub fn run(options: &Options, on_update: &mut dyn FnMut(Update<'_>)) -> Result<O
 
 /// The kernel supports `:D` and `:e` only for the first event of a group, which in a series is the
 /// timer.
-fn check_group_modifiers(options: &Options) -> Result<()> {
+fn check_group_modifiers(options: &StatOptions) -> Result<()> {
     let series = options.interval_ns.is_some();
     for group in &options.groups {
         let members = group.events.iter().skip(usize::from(!series));
@@ -83,7 +83,7 @@ fn check_group_modifiers(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn check_events(options: &Options, target: &OpenTarget) -> Result<EventSupport> {
+fn check_events(options: &StatOptions, target: &OpenTarget) -> Result<EventSupport> {
     let all: Vec<Event> = options
         .groups
         .iter()
@@ -106,7 +106,7 @@ fn check_events(options: &Options, target: &OpenTarget) -> Result<EventSupport> 
 
 /// The groups without events that cannot be counted. In a series also without `cpu-clock`, which
 /// the timer counts anyway.
-fn countable_groups(groups: &[Group], usable: &[Event], series: bool) -> Vec<Group> {
+fn countable_groups(groups: &[EventGroup], usable: &[Event], series: bool) -> Vec<EventGroup> {
     let is_timer = |event: &Event| {
         let attr = &event.attr;
         series && (attr.kind, attr.config) == (kind::SOFTWARE, software::CPU_CLOCK)
@@ -115,15 +115,15 @@ fn countable_groups(groups: &[Group], usable: &[Event], series: bool) -> Vec<Gro
         let found = usable.iter().find(|u| u.name == event.name);
         found.filter(|_| !is_timer(event)).cloned()
     };
-    let groups = groups.iter().map(|group| Group {
+    let groups = groups.iter().map(|group| EventGroup {
         events: group.events.iter().filter_map(countable).collect(),
         braces: group.braces,
     });
     groups.filter(|group| !group.events.is_empty()).collect()
 }
 
-struct Session<'a> {
-    options: &'a Options,
+struct StatSession<'a> {
+    options: &'a StatOptions,
     opener: CounterOpener<'a>,
     per_task: bool,
     events: Vec<Event>,
@@ -139,7 +139,7 @@ struct Session<'a> {
     /// The interval is shorter than the kernel allows.
     too_fast: bool,
     /// Rows of one round. Kept for its capacity.
-    rows: Vec<Row>,
+    rows: Vec<CounterRow>,
     ids: EventIds,
     /// The same rows as in a recording.
     series: Vec<SeriesRow>,
@@ -147,14 +147,14 @@ struct Session<'a> {
     facts: CountingFacts,
 }
 
-impl<'a> Session<'a> {
+impl<'a> StatSession<'a> {
     fn new(
-        options: &'a Options,
+        options: &'a StatOptions,
         opener: CounterOpener<'a>,
         events: Vec<Event>,
         open: OpenCounters,
         support: &EventSupport,
-    ) -> Result<Session<'a>> {
+    ) -> Result<StatSession<'a>> {
         let mut facts = CountingFacts {
             whole_machine: matches!(options.target, Target::AllProcesses(_)),
             unsupported: support.unsupported.iter().map(unsupported_facts).collect(),
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
             Some(path) => Some(RecordingWriter::create(path, &manifest)?),
             None => None,
         };
-        Ok(Session {
+        Ok(StatSession {
             options,
             per_task: opener.target.per_task,
             opener,
@@ -241,7 +241,7 @@ impl<'a> Session<'a> {
         mut self,
         mut run: ObservedRun,
         on_update: &mut dyn FnMut(Update<'_>),
-    ) -> Result<Outcome> {
+    ) -> Result<StatOutcome> {
         self.start_ns = perf::monotonic_ns();
         let whole_group = super::tick_cost::throttles_whole_group(self.too_fast);
         let throttling =
@@ -289,7 +289,7 @@ impl<'a> Session<'a> {
             .max()
             .unwrap_or(0);
         let record_bytes = 64 + 8 * (max_events as u64 + 1);
-        let bytes = self.stream.open.rings.iter().map(Ring::bytes).min();
+        let bytes = self.stream.open.rings.iter().map(KernelRing::bytes).min();
         let records = bytes.unwrap_or(0) as u64 / record_bytes;
         // On each CPU one thread runs at a time, with a timer for each group.
         let timers = (self.stream.open.groups.len() as u64).max(1);
@@ -305,7 +305,11 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn deliver(&mut self, rows: &mut [Row], on_update: &mut dyn FnMut(Update<'_>)) -> Result<()> {
+    fn deliver(
+        &mut self,
+        rows: &mut [CounterRow],
+        on_update: &mut dyn FnMut(Update<'_>),
+    ) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -323,7 +327,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn add_to_sums(&mut self, row: &Row) {
+    fn add_to_sums(&mut self, row: &CounterRow) {
         let group = &self.stream.open.groups[row.group];
         for (value, &event) in row.values.iter().skip(1).zip(group) {
             self.sums[event] += value;
@@ -338,7 +342,7 @@ impl<'a> Session<'a> {
         by_name
     }
 
-    fn finish(mut self, on_update: &mut dyn FnMut(Update<'_>)) -> Result<Outcome> {
+    fn finish(mut self, on_update: &mut dyn FnMut(Update<'_>)) -> Result<StatOutcome> {
         let end_ns = perf::monotonic_ns();
         self.stream.disable();
         self.collect(true, on_update)?;
@@ -411,12 +415,12 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the outcome, after writing it into the recording if there is one.
-    fn into_outcome(self, threads: &[SeenThread]) -> Result<Outcome> {
+    fn into_outcome(self, threads: &[SeenThread]) -> Result<StatOutcome> {
         let ticks = self.facts.ticks.iter();
         let timer = ticks.map(|t| (TIMER.to_owned(), t.running_ns));
         let counters = self.facts.counters.iter();
         let counted = counters.map(|c| (c.name.clone(), c.value));
-        let mut outcome = Outcome {
+        let mut outcome = StatOutcome {
             losses: self.stream.losses(),
             threads: threads.iter().map(thread_row).collect(),
             manifest: Manifest {

@@ -11,14 +11,14 @@ use memgauge_trace::{Loss, LossKind};
 
 use super::new_threads::NewThreadWatcher;
 use super::open::{CounterOpener, OpenCounters, RecordLayouts};
-use super::series::{Row, Series, SeriesRecord, SeriesRecordKind};
+use super::series::{CounterRow, RowBuilder, SeriesRecord, SeriesRecordKind};
 use super::throttling::TimerThrottling;
 use super::{SeenThread, TickStatistics};
 use crate::Result;
 use crate::counters::{GroupValues, refusal};
 use crate::events::Event;
-use crate::sys::perf::{self, EventScope, PollResult, Ring};
-use crate::target::Placement;
+use crate::sys::perf::{self, EventScope, KernelRing, PollResult};
+use crate::target::CounterPlacement;
 use memgauge_host::sys::process::Watched;
 use memgauge_perf::abi::record;
 use memgauge_perf::record::{Header, Layout, Record};
@@ -30,7 +30,7 @@ pub(super) struct RowStream {
     pub(super) open: OpenCounters,
     pub(super) ticks: TickStatistics,
     layouts: RecordLayouts,
-    series: Series,
+    series: RowBuilder,
     per_task: bool,
     /// Records that wait for older ones.
     waiting: Vec<SeriesRecord>,
@@ -49,7 +49,7 @@ impl RowStream {
             open,
             ticks: TickStatistics::new(interval_ns),
             layouts: RecordLayouts::new(),
-            series: Series::default(),
+            series: RowBuilder::default(),
             per_task,
             waiting: Vec::new(),
             round_ns: 0,
@@ -66,7 +66,7 @@ impl RowStream {
         is_multiplexed: bool,
         throttling: TimerThrottling,
     ) {
-        self.series = Series::new(self.open.ids.clone(), !self.per_task, start_ns);
+        self.series = RowBuilder::new(self.open.ids.clone(), !self.per_task, start_ns);
         self.series.throttling = throttling;
         if is_multiplexed {
             self.series.scale_multiplexed();
@@ -122,7 +122,7 @@ impl RowStream {
 
     /// Reads all rings, and adds the rows of all records that no ring can have older ones than.
     /// With `all`, processes all records.
-    pub(super) fn collect(&mut self, all: bool, rows: &mut Vec<Row>) {
+    pub(super) fn collect(&mut self, all: bool, rows: &mut Vec<CounterRow>) {
         let began_ns = perf::monotonic_ns();
         let mut rings = std::mem::take(&mut self.open.rings);
         for ring in &mut rings {
@@ -143,7 +143,7 @@ impl RowStream {
         self.series.end_threads(rows);
     }
 
-    fn read_ring(&mut self, ring: &mut Ring) {
+    fn read_ring(&mut self, ring: &mut KernelRing) {
         let walked = ring.read_records(|header, body| self.queue_record(header, body));
         self.unreadable += walked.unreadable_bytes;
     }
@@ -176,7 +176,7 @@ impl RowStream {
         }
     }
 
-    fn process_record(&mut self, record: SeriesRecord, rows: &mut Vec<Row>) {
+    fn process_record(&mut self, record: SeriesRecord, rows: &mut Vec<CounterRow>) {
         self.note_thread(&record);
         self.ticks.throttled += u64::from(record.kind == SeriesRecordKind::Throttled);
         let is_tick = matches!(record.kind, SeriesRecordKind::Tick { .. });
@@ -251,8 +251,13 @@ impl RowStream {
     }
 
     /// Adds the last rows of the threads and CPUs that counters were opened on.
-    pub(super) fn close(&mut self, readings: &[GroupValues], end_ns: u64, rows: &mut Vec<Row>) {
-        let mut last: BTreeMap<(u32, usize), Row> = BTreeMap::new();
+    pub(super) fn close(
+        &mut self,
+        readings: &[GroupValues],
+        end_ns: u64,
+        rows: &mut Vec<CounterRow>,
+    ) {
+        let mut last: BTreeMap<(u32, usize), CounterRow> = BTreeMap::new();
         for ((counters, reading), &group) in self
             .open
             .counters
@@ -273,21 +278,21 @@ impl RowStream {
         }
     }
 
-    fn last_row(&self, placement: Placement, end_ns: u64) -> Row {
+    fn last_row(&self, placement: CounterPlacement, end_ns: u64) -> CounterRow {
         match placement.scope {
             EventScope::Thread(tid) if self.per_task => {
                 let thread = self.threads.get(&tid);
-                Row {
+                CounterRow {
                     time_ns: thread.and_then(|thread| thread.end_ns).unwrap_or(end_ns),
                     pid: thread.map_or(tid, |thread| thread.pid),
                     tid,
-                    ..Row::default()
+                    ..CounterRow::default()
                 }
             }
-            _ => Row {
+            _ => CounterRow {
                 time_ns: end_ns,
                 cpu: Some(placement.cpu.unwrap_or(0)),
-                ..Row::default()
+                ..CounterRow::default()
             },
         }
     }

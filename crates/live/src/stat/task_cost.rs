@@ -46,7 +46,7 @@ const STEPS_PER_THREAD: u64 = 15_000;
 
 /// Threads without and with the counters, in nanoseconds of CPU time per thread.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+struct TaskRound {
     native_ns: f64,
     cpu_ns: f64,
     /// The part of `cpu_ns` that the timers counted.
@@ -91,14 +91,14 @@ pub(super) fn measure(
     from_rounds(&rounds)
 }
 
-fn measure_round(native_ns: f64, open: &OpenCounters) -> Option<Round> {
+fn measure_round(native_ns: f64, open: &OpenCounters) -> Option<TaskRound> {
     for counters in &open.counters {
         perf::enable(counters.leader()).ok()?;
     }
     let counted_before = counted_ns(open)?;
     let cpu_ns = cpu_ns_per_thread()?;
     let counted_ns = counted_ns(open)?.saturating_sub(counted_before);
-    Some(Round {
+    Some(TaskRound {
         native_ns,
         cpu_ns,
         counted_ns: counted_ns as f64 / THREADS_PER_ROUND as f64,
@@ -134,7 +134,7 @@ fn work() {
     }
 }
 
-fn from_rounds(rounds: &[Round]) -> Option<TaskCostFacts> {
+fn from_rounds(rounds: &[TaskRound]) -> Option<TaskCostFacts> {
     let added_ns = rounds.iter().map(|round| round.cpu_ns - round.native_ns);
     let uncounted_ns = rounds.iter().map(|round| round.cpu_ns - round.counted_ns);
     Some(TaskCostFacts {

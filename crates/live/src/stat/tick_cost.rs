@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::MIN_INTERVAL_NS;
 use crate::counters::READ_FORMAT;
-use crate::sys::perf::{self, EventScope, Ring};
+use crate::sys::perf::{self, EventScope, KernelRing};
 use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
 const ROUNDS: usize = 6;
@@ -64,11 +64,11 @@ pub(crate) fn sampled_tick_ns() -> Option<f64> {
         let clock = perf::open(&without_ticks, EventScope::Thread(0), None, None).ok()?;
         native_ns = native_ns.min(cpu_time_of_work_ns(&clock)?);
         let timer = perf::open(&attr, EventScope::Thread(0), None, None).ok()?;
-        let mut ring = Ring::map(&timer, RING_PAGES).ok()?;
+        let mut ring = KernelRing::map(&timer, RING_PAGES).ok()?;
         let cpu_ns = cpu_time_of_work_ns(&timer)?;
         perf::disable(&timer).ok()?;
         let ticks = ring.read_records(|_, _| {}).records;
-        rounds.push(Round { cpu_ns, ticks });
+        rounds.push(TickRound { cpu_ns, ticks });
     }
     median_tick_ns(native_ns, &rounds)
 }
@@ -128,7 +128,7 @@ fn was_clock_throttled(running_ns: u64, timer_ns: u64, clock_ns: u64) -> Option<
 
 /// One round of the work beside a timer.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+struct TickRound {
     cpu_ns: u64,
     ticks: u64,
 }
@@ -136,7 +136,7 @@ struct Round {
 /// Time of a tick. It is the median over the rounds of the time beyond `native_ns`, the shortest
 /// time without a timer. Some rounds are disturbed, and some have few ticks or none because the
 /// kernel throttled the timer. `None` if half of the rounds took no longer than without a timer.
-fn median_tick_ns(native_ns: u64, rounds: &[Round]) -> Option<f64> {
+fn median_tick_ns(native_ns: u64, rounds: &[TickRound]) -> Option<f64> {
     let mut tick_ns: Vec<f64> = rounds
         .iter()
         .filter(|round| round.ticks > 0)
@@ -172,7 +172,7 @@ fn work(steps: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{Round, median_tick_ns, throttles_whole_group_by_release, was_clock_throttled};
+    use super::{TickRound, median_tick_ns, throttles_whole_group_by_release, was_clock_throttled};
 
     #[test]
     fn whole_groups_are_throttled_from_linux_6_16_on() {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn tick_cost_is_the_median_of_the_rounds() {
-        let round = |cpu_ns, ticks| Round { cpu_ns, ticks };
+        let round = |cpu_ns, ticks| TickRound { cpu_ns, ticks };
         let rounds = [
             round(1_090_000, 50),
             round(9_000_000, 50),

@@ -14,7 +14,7 @@ use crate::sys::perf::EventScope;
 const MIN_FULL_SHARE: f64 = 0.9995;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct CounterSum {
     counted: u64,
     enabled_ns: u64,
     running_ns: u64,
@@ -34,7 +34,7 @@ pub(super) fn totals(
     by_cpu_of_task: bool,
     throttling: &TimerThrottling,
 ) -> Vec<CounterFacts> {
-    let mut sums = vec![Sum::default(); events.len()];
+    let mut sums = vec![CounterSum::default(); events.len()];
     let timers = if open.ids.is_empty() { 0 } else { 1 };
     let mut previous: Option<(EventScope, usize, u64)> = None;
     for ((counters, reading), &group) in open.counters.iter().zip(readings).zip(&open.group_of) {
@@ -69,7 +69,7 @@ pub(super) fn totals(
         .collect()
 }
 
-fn total(event: &Event, index: usize, sum: Sum) -> CounterFacts {
+fn total(event: &Event, index: usize, sum: CounterSum) -> CounterFacts {
     let share = match sum.enabled_ns {
         0 => 1.0,
         enabled => (sum.running_ns as f64 / enabled as f64).min(1.0),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::events::{Pmus, parse};
 
-    fn check(name: &str, sum: Sum, value: u64, share: f64) {
+    fn check(name: &str, sum: CounterSum, value: u64, share: f64) {
         let none = std::path::Path::new("/nonexistent");
         let event = parse(name, &Pmus::from_dirs(none, none)).unwrap()[0].events[0].clone();
         let total = total(&event, 0, sum);
@@ -111,17 +111,17 @@ mod tests {
 
     #[test]
     fn counts_of_a_part_of_the_time_are_scaled_up() {
-        let sum = |enabled_ns, running_ns| Sum {
+        let sum = |enabled_ns, running_ns| CounterSum {
             counted: 100,
             enabled_ns,
             running_ns,
-            ..Sum::default()
+            ..CounterSum::default()
         };
         check("cycles", sum(1000, 250), 400, 0.25);
         check("cycles", sum(1000, 1000), 100, 1.0);
         check("cycles", sum(0, 0), 100, 1.0);
         check("page-faults", sum(1000, 500), 100, 1.0);
-        let throttled = |sum| Sum {
+        let throttled = |sum| CounterSum {
             throttled_ns: 100,
             estimated: 60,
             ..sum

@@ -167,7 +167,7 @@ const DATA_TAIL: usize = 1032;
 /// The kernel writes at `head` and never beyond `tail + size`. The bytes between `tail` and `head`
 /// belong to the reader until it moves `tail`.
 #[derive(Debug)]
-pub struct Ring {
+pub struct KernelRing {
     base: *mut u8,
     page: usize,
     bytes: usize,
@@ -177,14 +177,14 @@ pub struct Ring {
 
 // SAFETY: the mapping belongs to this value alone, and its two pointers shared
 // with the kernel are only reached as atomics.
-unsafe impl Send for Ring {}
+unsafe impl Send for KernelRing {}
 
-impl Ring {
+impl KernelRing {
     /// Maps `pages` (a power of two) pages of data for the event.
     ///
     /// # Errors
     /// Returns the error of `mmap`. It is EPERM if the ring exceeds what this user may lock.
-    pub fn map(event: &OwnedFd, pages: usize) -> io::Result<Ring> {
+    pub fn map(event: &OwnedFd, pages: usize) -> io::Result<KernelRing> {
         assert!(pages.is_power_of_two(), "ring of {pages} pages");
         let page = page_bytes();
         // SAFETY: a fresh shared mapping at an address of the kernel's choice.
@@ -201,7 +201,7 @@ impl Ring {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Ring {
+        Ok(KernelRing {
             base: base.cast(),
             page,
             bytes: page * pages,
@@ -261,7 +261,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for KernelRing {
     fn drop(&mut self) {
         // SAFETY: `map` made exactly this mapping and no borrow outlives `self`.
         unsafe { libc::munmap(self.base.cast(), self.page + self.bytes) };
@@ -296,7 +296,7 @@ impl Conversion {
     }
 }
 
-impl Ring {
+impl KernelRing {
     /// How to convert the counter's ticks. `None` if the kernel does not provide it.
     pub(crate) fn conversion(&self) -> Option<Conversion> {
         let word = |offset| self.pointer(offset).load(Ordering::Relaxed);
@@ -326,7 +326,7 @@ impl AuxArea {
     ///
     /// # Errors
     /// Returns the error of `mmap`. It is EPERM if the area exceeds what this user may lock.
-    pub fn map(event: &OwnedFd, ring: &Ring, pages: usize) -> io::Result<AuxArea> {
+    pub fn map(event: &OwnedFd, ring: &KernelRing, pages: usize) -> io::Result<AuxArea> {
         let bytes = ring.page * pages;
         let offset = (ring.page + ring.bytes).next_multiple_of(bytes);
         ring.pointer(AUX_OFFSET)
@@ -353,7 +353,7 @@ impl AuxArea {
 
     /// Passes the unread bytes to `read`, in two pieces if they wrap around, and then releases
     /// them to the kernel.
-    pub fn drain<T>(&mut self, ring: &Ring, read: impl FnOnce(&[u8], &[u8]) -> T) -> T {
+    pub fn drain<T>(&mut self, ring: &KernelRing, read: impl FnOnce(&[u8], &[u8]) -> T) -> T {
         let head = ring.pointer(AUX_HEAD).load(Ordering::Acquire);
         let tail = ring.pointer(AUX_TAIL).load(Ordering::Relaxed);
         let unread = (head.wrapping_sub(tail) as usize).min(self.bytes);

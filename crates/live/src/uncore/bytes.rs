@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BoxSelection, Counter, Platform, TrafficIncrement, TrafficSeries};
+use super::{BoxSelection, Platform, PlatformCounter, TrafficIncrement, TrafficSeries};
 
 /// The increment of one counter of one box.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) fn bytes_by_series(
 /// Returns the number of boxes with this counter, and the number of all boxes.
 fn count_boxes(
     platform: &Platform,
-    counter: &Counter,
+    counter: &PlatformCounter,
     index: usize,
     counts: &[BoxCount],
 ) -> (usize, usize) {
@@ -79,7 +79,7 @@ fn count_boxes(
     (boxes(&|c| c.counter == index), boxes(&|_| true))
 }
 
-fn series(counter: &Counter, count: &BoxCount, buses: &Buses) -> TrafficSeries {
+fn series(counter: &PlatformCounter, count: &BoxCount, buses: &Buses) -> TrafficSeries {
     let port = if counter.kind.is_per_port() {
         let bus = buses.get(&(count.pmu.clone(), count.socket));
         let unknown = || format!("{}@{}", count.pmu, count.socket);
@@ -106,7 +106,7 @@ mod tests {
     /// runs on.
     fn counts_of_all(platform: &Platform, boxes: u32) -> Vec<BoxCount> {
         let all = platform.counters.iter().enumerate();
-        let of = |(number, counter): (usize, &Counter)| {
+        let of = |(number, counter): (usize, &PlatformCounter)| {
             let boxes = (0..boxes).filter(|&n| counter.boxes.contains(n));
             let count = |n: u32| BoxCount {
                 socket: 0,
@@ -189,7 +189,7 @@ mod tests {
     fn ports_are_distinguished_by_the_bus_of_their_stack() {
         let skylake = platform("skylake-sp");
         let counter = |port| {
-            let is = |c: &Counter| c.kind == TrafficKind::PortIn && c.port == port;
+            let is = |c: &PlatformCounter| c.kind == TrafficKind::PortIn && c.port == port;
             skylake.counters.iter().position(is).unwrap()
         };
         let pmu = "uncore_iio_free_running_1";

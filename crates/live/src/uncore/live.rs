@@ -8,7 +8,7 @@ use super::{Platform, TrafficIncrement, platform_of};
 use crate::counters::{CounterGroup, CounterSettings, GroupOpening};
 use crate::events::{self, Event, Pmus};
 use crate::sys::perf::{EventScope, enable, raise_open_file_limit};
-use crate::target::Placement;
+use crate::target::CounterPlacement;
 use memgauge_host::checks::describe_os_error;
 use memgauge_perf::abi::flag;
 
@@ -121,7 +121,7 @@ impl Uncore {
             clockid: 0,
         };
         for cpu in event.cpus.clone().unwrap_or_else(|| vec![0]) {
-            let place = Placement {
+            let place = CounterPlacement {
                 scope: EventScope::AllProcesses,
                 cpu: Some(cpu),
             };

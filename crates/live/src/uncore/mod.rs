@@ -14,7 +14,7 @@ mod replay;
 use std::path::Path;
 
 use live::Uncore;
-use platforms::{BoxSelection, Counter, PLATFORMS, Platform, platform_of};
+use platforms::{BoxSelection, PLATFORMS, Platform, PlatformCounter, platform_of};
 use replay::ReplayedCounts;
 
 use crate::Result;

@@ -49,7 +49,7 @@ impl BoxSelection {
 
 /// A counter of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counter {
+pub(super) struct PlatformCounter {
     /// Kind of traffic that it counts.
     pub(super) kind: TrafficKind,
     /// Name of its PMUs without their number.
@@ -64,8 +64,8 @@ pub(super) struct Counter {
     pub(super) port: u32,
 }
 
-const fn all(kind: TrafficKind, pmu: &'static str, event: &'static str) -> Counter {
-    Counter {
+const fn all(kind: TrafficKind, pmu: &'static str, event: &'static str) -> PlatformCounter {
+    PlatformCounter {
         kind,
         pmu,
         boxes: BoxSelection::All,
@@ -80,8 +80,8 @@ const fn half(
     pmu: &'static str,
     boxes: BoxSelection,
     event: &'static str,
-) -> Counter {
-    Counter {
+) -> PlatformCounter {
+    PlatformCounter {
         boxes,
         ..all(kind, pmu, event)
     }
@@ -109,8 +109,8 @@ const FREE_RUNNING: [&str; 16] = [
 ];
 
 /// Counters of ports 0 to N - 1, from this free-running counter on. They count units of four bytes.
-const fn ports<const N: usize>(kind: TrafficKind, first: usize) -> [Counter; N] {
-    let mut list = [Counter {
+const fn ports<const N: usize>(kind: TrafficKind, first: usize) -> [PlatformCounter; N] {
+    let mut list = [PlatformCounter {
         bytes: 4,
         ..all(kind, "uncore_iio_free_running", "")
     }; N];
@@ -124,7 +124,7 @@ const fn ports<const N: usize>(kind: TrafficKind, first: usize) -> [Counter; N] 
 }
 
 /// Concatenates lists. N must be the sum of their lengths.
-const fn joined<const N: usize>(parts: &[&[Counter]]) -> [Counter; N] {
+const fn joined<const N: usize>(parts: &[&[PlatformCounter]]) -> [PlatformCounter; N] {
     let mut list = [all(TrafficKind::Miss, "", ""); N];
     let (mut filled, mut part) = (0, 0);
     while part < parts.len() {
@@ -150,7 +150,7 @@ pub(super) struct Platform {
     /// Models of the family. Empty means all.
     models: &'static [u32],
     /// Its counters.
-    pub(super) counters: &'static [Counter],
+    pub(super) counters: &'static [PlatformCounter],
 }
 
 impl Platform {
@@ -237,7 +237,7 @@ pub(super) static PLATFORMS: &[Platform] = &[
     },
 ];
 
-static SKYLAKE: [Counter; 12] = joined(&[
+static SKYLAKE: [PlatformCounter; 12] = joined(&[
     &[
         half(
             TrafficKind::IoReadMiss,
@@ -263,7 +263,7 @@ static SKYLAKE: [Counter; 12] = joined(&[
 ]);
 
 /// Misses of devices from Ice Lake-SP on: reads, writes of whole lines, of parts of lines.
-const IO_MISSES: [Counter; 3] = [
+const IO_MISSES: [PlatformCounter; 3] = [
     all(
         TrafficKind::IoReadMiss,
         "uncore_cha",
@@ -281,7 +281,7 @@ const IO_MISSES: [Counter; 3] = [
     ),
 ];
 
-static ICE_LAKE: [Counter; 13] = joined(&[
+static ICE_LAKE: [PlatformCounter; 13] = joined(&[
     &IO_MISSES,
     &[
         all(TrafficKind::MemoryRead, "uncore_imc", "event=0x4,umask=0xf"),
@@ -294,7 +294,7 @@ static ICE_LAKE: [Counter; 13] = joined(&[
     &ports::<8>(TrafficKind::PortIn, 0),
 ]);
 
-static SAPPHIRE_RAPIDS: [Counter; 21] = joined(&[
+static SAPPHIRE_RAPIDS: [PlatformCounter; 21] = joined(&[
     &IO_MISSES,
     &[
         all(
@@ -313,7 +313,7 @@ static SAPPHIRE_RAPIDS: [Counter; 21] = joined(&[
 ]);
 
 /// Quadrants of the I/O die lie 0x40 apart.
-const ZEN: &[Counter] = &[
+const ZEN: &[PlatformCounter] = &[
     all(TrafficKind::MemoryRead, "amd_umc", "event=0x0a,rdwrmask=1"),
     all(TrafficKind::MemoryWrite, "amd_umc", "event=0x0a,rdwrmask=2"),
     all(TrafficKind::DeviceRead, "amd_df", "event=0x81f,umask=0x7fe"),
@@ -422,7 +422,7 @@ mod tests {
     fn ports_have_consecutive_masks() {
         let mask_of = |name: &str, kind, port| {
             let platform = PLATFORMS.iter().find(|p| p.name == name).unwrap();
-            let is = |c: &&Counter| c.kind == kind && c.port == port;
+            let is = |c: &&PlatformCounter| c.kind == kind && c.port == port;
             platform.counters.iter().find(is).unwrap().event
         };
         let check = |name, kind, port, mask| {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::bytes::{BoxCount, Buses, box_number, bytes_by_series};
-use super::{Counter, PLATFORMS, Platform, TrafficIncrement};
+use super::{PLATFORMS, Platform, PlatformCounter, TrafficIncrement};
 use crate::events::number;
 use crate::{Error, ErrorKind, Result};
 
@@ -129,7 +129,7 @@ impl ReplayedCounts {
         let (pmu, terms) = found.ok_or_else(|| format!("`{event}` is not PMU/TERMS/"))?;
         let terms =
             parse_terms(terms).ok_or_else(|| format!("`{event}` has a term without a value"))?;
-        let is = |counter: &Counter| {
+        let is = |counter: &PlatformCounter| {
             let on =
                 box_number(pmu, counter.pmu).is_some_and(|number| counter.boxes.contains(number));
             on && parse_terms(counter.event).as_ref() == Some(&terms)

@@ -7,11 +7,13 @@ use memgauge_trace::{
     OwnCost, Provenance, SampledFacts, SamplingFacts, SourceFacts, SourceSettings, Unit,
 };
 
-use super::Session;
+use super::SamplingSession;
 use crate::sampling::attributes::{DroppedFeature, SamplingMethod};
 use crate::sampling::open::{OpenEvent, RequestedEvent};
 use crate::sampling::recorder::event_id;
-use crate::sampling::{EventOutcome, Options, Outcome, reference_counters, throttling};
+use crate::sampling::{
+    EventOutcome, SamplingOptions, SamplingOutcome, reference_counters, throttling,
+};
 use crate::sys::perf;
 use crate::{Unwritten, host};
 use memgauge_host::program::ProgramFiles;
@@ -60,7 +62,7 @@ fn definition(index: usize, request: &RequestedEvent, derives_addresses: bool) -
     }
 }
 
-pub(super) fn manifest(options: &Options, requests: &[RequestedEvent]) -> Manifest {
+pub(super) fn manifest(options: &SamplingOptions, requests: &[RequestedEvent]) -> Manifest {
     let mut settings = SourceSettings::default();
     for request in requests {
         let attr = &request.sampling.attr;
@@ -166,9 +168,9 @@ fn unsampled_note(o: &EventOutcome) -> Option<String> {
     })
 }
 
-impl Session<'_> {
+impl SamplingSession<'_> {
     /// Writes totals, losses and the manifest, even if the recording could not be written in full.
-    pub(super) fn finish(mut self, end: Option<CommandEnd>) -> Outcome {
+    pub(super) fn finish(mut self, end: Option<CommandEnd>) -> SamplingOutcome {
         self.read_counters();
         let end_ns = self.now_ns().saturating_sub(self.start_ns);
         let recorder = &mut self.recorder;
@@ -189,7 +191,7 @@ impl Session<'_> {
             .requests
             .iter()
             .any(|request| request.sampling.uses_large_pebs);
-        let mut outcome = Outcome {
+        let mut outcome = SamplingOutcome {
             end,
             events: std::mem::take(&mut self.recorder.outcomes),
             derivations: self.recorder.derivations,
@@ -332,12 +334,12 @@ fn events_after_last_sample(outcome: &EventOutcome) -> u64 {
 }
 
 /// Counts by event name.
-fn totals(outcome: &Outcome) -> BTreeMap<String, u64> {
+fn totals(outcome: &SamplingOutcome) -> BTreeMap<String, u64> {
     let counted = outcome.events.iter();
     counted.map(|o| (o.name.clone(), o.counted)).collect()
 }
 
-fn facts(outcome: &Outcome) -> SamplingFacts {
+fn facts(outcome: &SamplingOutcome) -> SamplingFacts {
     let numbered = outcome.events.iter().enumerate();
     let data_sources = outcome.data_sources.iter();
     SamplingFacts {

@@ -12,11 +12,11 @@ use std::fs::{read_dir, read_to_string};
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::Session;
+use super::SamplingSession;
 use crate::sampling::attributes::SamplingMethod;
 use crate::sampling::open::OpenEvent;
 use crate::sys::perf::{self, EventScope};
-use crate::target::Placement;
+use crate::target::CounterPlacement;
 
 /// Maximum number of new events. Opening more would cost more than the excess samples.
 const MAX_EVENTS: usize = 4096;
@@ -33,7 +33,7 @@ pub(super) enum Reopening {
     Failed,
 }
 
-impl Session<'_> {
+impl SamplingSession<'_> {
     /// True if tasks of the target may have inherited events. A task that has ended counts, too:
     /// the kernel may have exchanged its events with the opened ones.
     fn may_have_inherited(&self) -> bool {
@@ -133,7 +133,7 @@ impl Session<'_> {
         events: &mut Vec<OpenEvent>,
     ) -> io::Result<()> {
         for &cpu in self.opener.target.cpus() {
-            let placement = Placement {
+            let placement = CounterPlacement {
                 scope: EventScope::Thread(tid),
                 cpu: Some(cpu),
             };
@@ -148,7 +148,7 @@ impl Session<'_> {
         &mut self,
         event: usize,
         period: u64,
-        placement: Placement,
+        placement: CounterPlacement,
     ) -> io::Result<OpenEvent> {
         let request = &mut self.requests[event];
         request.sampling.attr.period = period;
