@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use memgauge_machine::{AccessKind, Config, Core, Machine, PmuConfig, SampleSpec, Shared};
+use memgauge_machine::{AccessKind, Config, Core, Machine, PmuConfig, SampleSpec, SharedLevels};
 use memgauge_trace::catalogue;
 
 const STACK: u64 = 0x7fff_ffff_0000;
@@ -81,7 +81,7 @@ fn lines(name: &'static str, bytes: u64) -> Stream {
     }
 }
 
-fn feed(core: &mut Core, shared: &mut Shared, stream: &Stream) -> u64 {
+fn feed(core: &mut Core, shared: &mut SharedLevels, stream: &Stream) -> u64 {
     let mut seen = 0;
     for repeat in 0..REPEATS {
         let moved = stream.step.wrapping_mul(repeat) & stream.mask;

@@ -5,7 +5,7 @@
 
 use memgauge_analyze::bandwidth::LossPoint;
 use memgauge_machine::{
-    AccessKind, Config, Core, Delivered, Delivery, Machine, PmuConfig, SampleSpec, Shared,
+    AccessKind, Config, Core, Delivered, Delivery, Machine, PmuConfig, SampleSpec, SharedLevels,
 };
 use memgauge_trace::{EventId, LINE_BYTES as LINE, catalogue};
 
@@ -75,7 +75,7 @@ pub(crate) struct LoopRun {
 
 struct Feeder<'a> {
     core: &'a mut Core,
-    shared: &'a mut Shared,
+    shared: &'a mut SharedLevels,
     event: EventId,
     ran: LoopRun,
 }

@@ -11,7 +11,7 @@
 use memgauge_analyze::NoSymbols;
 use memgauge_analyze::bandwidth::{BandwidthSettings, Correction, LossModel, extent, read};
 use memgauge_machine::{
-    AccessKind, Config, Core, Delivery, Machine, PmuConfig, SampleSpec, Shared,
+    AccessKind, Config, Core, Delivery, Machine, PmuConfig, SampleSpec, SharedLevels,
 };
 use memgauge_recording::overflows::Trace;
 use memgauge_recording::{Recording, Writer};
@@ -88,7 +88,7 @@ impl Case {
 /// Runs a program's accesses and writes what a recorder would write.
 struct SimulatedRun<'a> {
     core: &'a mut Core,
-    shared: &'a mut Shared,
+    shared: &'a mut SharedLevels,
     writer: Writer,
     trace: Trace,
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use memgauge_analyze::LayoutChange;
 use memgauge_emulate::SetSample;
-use memgauge_machine::{Delivery, WhatIf};
+use memgauge_machine::{Delivery, MachineChange};
 use memgauge_trace::{EventId, catalogue};
 
 /// Path of a recording.
@@ -134,7 +134,7 @@ pub(crate) fn pages(text: &str) -> Result<usize, String> {
 #[derive(Clone, Debug)]
 pub(crate) enum WhatIfChange {
     /// The machine.
-    Machine(WhatIf),
+    Machine(MachineChange),
     /// The layout of a type.
     Layout(LayoutChange),
 }
@@ -146,7 +146,7 @@ pub(crate) struct Changes(pub(crate) Vec<WhatIfChange>);
 impl Changes {
     /// The changes of the machine that `all` stands for.
     pub(crate) fn common() -> Changes {
-        Changes(WhatIf::COMMON.map(WhatIfChange::Machine).into())
+        Changes(MachineChange::COMMON.map(WhatIfChange::Machine).into())
     }
 }
 

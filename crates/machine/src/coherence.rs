@@ -20,8 +20,8 @@ use memgauge_trace::AccessKind;
 
 use crate::cache::DIRTY;
 use crate::events::*;
-use crate::outcome::Sharing;
-use crate::{Core, LINE_BYTES, Outcome, Shared};
+use crate::outcome::LineSharing;
+use crate::{AccessOutcome, Core, LINE_BYTES, SharedLevels};
 
 /// Lines in a page.
 const LINES: usize = 64;
@@ -189,7 +189,7 @@ impl RecentPages {
 
 /// Result of a request to watch a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Watch {
+enum WatchResult {
     New,
     Known,
     NoRoom,
@@ -298,16 +298,16 @@ impl Directory {
     }
 
     /// Starts watching a line, if there is room.
-    fn watch(&mut self, line: u64) -> Watch {
+    fn watch(&mut self, line: u64) -> WatchResult {
         if self.watched.contains_key(&line) {
-            return Watch::Known;
+            return WatchResult::Known;
         }
         if self.watched.len() >= MAX_WATCHED {
             self.unwatched += 1;
-            return Watch::NoRoom;
+            return WatchResult::NoRoom;
         }
         self.watched.insert(line, Vec::new());
-        Watch::New
+        WatchResult::New
     }
 
     /// Adds bytes that a core stores to the copies that others have lost. Returns whether the line is
@@ -350,7 +350,7 @@ fn line_in_page(tag: u64) -> usize {
     (tag >> 2) as usize % LINES
 }
 
-impl Shared {
+impl SharedLevels {
     /// Invalidates the copies of other cores, because a core stores to the line.
     fn invalidate(&mut self, cores: u64, tag: u64) -> OtherCopies {
         let mut copies = OtherCopies::default();
@@ -396,7 +396,7 @@ impl Core {
         (first.is_some() || second.is_some()).then(|| first.unwrap_or(0) | second.unwrap_or(0))
     }
 
-    fn entry_of(&mut self, shared: &mut Shared, tag: u64) -> usize {
+    fn entry_of(&mut self, shared: &mut SharedLevels, tag: u64) -> usize {
         let page = (tag | self.space_bits) >> PAGE_SHIFT;
         self.recent_pages.entry(&mut shared.directory, page)
     }
@@ -406,10 +406,10 @@ impl Core {
     #[inline(always)]
     pub(crate) fn claim(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         tag: u64,
         line_use: LineUse,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) -> bool {
         let entry = self.entry_of(shared, tag);
         if shared.directory.entries[entry].users == self.bit {
@@ -421,11 +421,11 @@ impl Core {
     #[inline(never)]
     fn claim_shared(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         tag: u64,
         entry: usize,
         line_use: LineUse,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) -> bool {
         if self.bit == 0 {
             return false;
@@ -457,14 +457,14 @@ impl Core {
         self.set_holders(shared, tag, entry, holders);
         if copies.is_dirty {
             self.counts[COHERENCE_HITM] += 1;
-            out.sharing.add(Sharing::HITM);
+            out.sharing.add(LineSharing::HITM);
             // After a store, this core holds the modified line, and the copy below stays clean.
             let flags = if line_use.stores { 0 } else { DIRTY };
             self.fill_llc(shared, tag, flags, out);
         }
         self.count_invalidated(shared, copies.taken_by(line_use.stores), tag, true, out);
         if let Some(stored) = shared.directory.regain(line, self.place) {
-            out.sharing.add(Sharing::REGAINS);
+            out.sharing.add(LineSharing::REGAINS);
             self.regained.push(RegainedLine { line, stored });
             self.touch_regained(line, line_use.bytes, out);
         }
@@ -477,20 +477,26 @@ impl Core {
 
     /// Counts true sharing if an access touches bytes that other cores stored to a line that this core
     /// has missed in this turn.
-    fn touch_regained(&mut self, line: u64, bytes: LineBytes, out: &mut Outcome) {
+    fn touch_regained(&mut self, line: u64, bytes: LineBytes, out: &mut AccessOutcome) {
         let touched = bytes.loaded | bytes.stored;
         let is_touched =
             |regained: &RegainedLine| regained.line == line && regained.stored & touched != 0;
         if let Some(at) = self.regained.iter().position(is_touched) {
             self.regained.swap_remove(at);
             self.counts[COHERENCE_TRUE_SHARING] += 1;
-            out.sharing.add(Sharing::TRUE);
+            out.sharing.add(LineSharing::TRUE);
         }
     }
 
     /// Lists the holders of each line of a page that gets its second user. Returns the holders of the
     /// line of `tag`.
-    fn begin_sharing(&mut self, shared: &mut Shared, tag: u64, entry: usize, users: u64) -> u64 {
+    fn begin_sharing(
+        &mut self,
+        shared: &mut SharedLevels,
+        tag: u64,
+        entry: usize,
+        users: u64,
+    ) -> u64 {
         let mut holders = Box::new([0; LINES]);
         let first = tag & !((LINES as u64 - 1) << 2);
         for place in shared.directory.places(users & !self.bit) {
@@ -509,7 +515,7 @@ impl Core {
         of_line
     }
 
-    fn set_holders(&mut self, shared: &mut Shared, tag: u64, entry: usize, bits: u64) {
+    fn set_holders(&mut self, shared: &mut SharedLevels, tag: u64, entry: usize, bits: u64) {
         if let Some(holders) = &mut shared.directory.entries[entry].holders {
             holders[line_in_page(tag)] = bits;
         }
@@ -521,26 +527,26 @@ impl Core {
     /// Counts the copies that this core has invalidated, and watches the line.
     fn count_invalidated(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         copies: OtherCopies,
         tag: u64,
         knows_bytes: bool,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         if copies.cores == 0 {
             return;
         }
         self.counts[COHERENCE_INVALIDATION] += u64::from(copies.cores.count_ones());
-        out.sharing.add(Sharing::INVALIDATES);
+        out.sharing.add(LineSharing::INVALIDATES);
         self.watch_line(shared, tag);
         let line = tag | self.space_bits;
         shared.directory.lose(line, copies.cores, knows_bytes);
     }
 
     /// Starts watching a line, in this and all other cores.
-    fn watch_line(&mut self, shared: &mut Shared, tag: u64) {
+    fn watch_line(&mut self, shared: &mut SharedLevels, tag: u64) {
         let watch = shared.directory.watch(tag | self.space_bits);
-        if watch == Watch::New {
+        if watch == WatchResult::New {
             self.first.l1d.note_watched(tag);
             for other in shared.cores.iter_mut().flatten() {
                 other.first.l1d.note_watched(tag);
@@ -549,7 +555,7 @@ impl Core {
                 }
             }
         }
-        if watch != Watch::NoRoom {
+        if watch != WatchResult::NoRoom {
             self.first.l1d.watch(tag);
         }
     }
@@ -558,10 +564,10 @@ impl Core {
     #[inline(never)]
     pub(crate) fn use_watched(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         tag: u64,
         line_use: LineUse,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         let line = tag | self.space_bits;
         self.touch_regained(line, line_use.bytes, out);
@@ -576,10 +582,10 @@ impl Core {
     /// Invalidates other cores' copies of a line that this core holds and has stored to.
     pub(crate) fn upgrade(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         tag: u64,
         knows_bytes: bool,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         if self.bit == 0 {
             return;
@@ -610,7 +616,7 @@ impl Core {
 
     /// Ends a turn of this core, before another core runs. Invalidates other cores' copies of lines
     /// that it has stored to.
-    pub fn end_turn(&mut self, shared: &mut Shared) {
+    pub fn end_turn(&mut self, shared: &mut SharedLevels) {
         let began = self.turn_began;
         self.turn_began = self.first.stamp();
         if !shared.directory.is_on() {
@@ -619,7 +625,7 @@ impl Core {
         self.counts[COHERENCE_FALSE_SHARING] += self.regained.len() as u64;
         self.regained.clear();
         for tag in self.first.l1d.shared_and_stored_since(began) {
-            self.upgrade(shared, tag, false, &mut Outcome::default());
+            self.upgrade(shared, tag, false, &mut AccessOutcome::default());
         }
     }
 }

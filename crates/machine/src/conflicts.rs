@@ -27,7 +27,7 @@ const MAX_SETS: usize = 64;
 /// Maximum number of lines in each of the two halves of remembered lines. Together they take 1 MiB.
 const MAX_LINES: usize = 1 << 15;
 
-type Lines = HashSet<u64, BuildHasherDefault<FibonacciHasher>>;
+type LineSet = HashSet<u64, BuildHasherDefault<FibonacciHasher>>;
 
 /// Sets and lines of the latest misses.
 pub(crate) struct Conflicts {
@@ -41,8 +41,8 @@ pub(crate) struct Conflicts {
     is_narrow: bool,
     /// Lines that missed after a narrow stretch, in two halves of at most [`MAX_LINES`]: the latest
     /// ones, and the ones before them.
-    lines: Lines,
-    earlier_lines: Lines,
+    lines: LineSet,
+    earlier_lines: LineSet,
     /// Number of misses of remembered lines in this stretch.
     repeated: u64,
 }
@@ -70,8 +70,8 @@ impl Conflicts {
             by_set: [0; MAX_SETS],
             misses: 0,
             is_narrow: false,
-            lines: Lines::default(),
-            earlier_lines: Lines::default(),
+            lines: LineSet::default(),
+            earlier_lines: LineSet::default(),
             repeated: 0,
         }
     }

@@ -7,7 +7,7 @@
 //! a whole line, so cores drop their copies without writing them back. Time is not modelled: these
 //! transfers take no bandwidth from cores.
 
-use crate::cache::{DIRTY, EMPTY, Found, SPACE_SHIFT, tag_in, tag_of};
+use crate::cache::{DIRTY, EMPTY, LookupResult, SPACE_SHIFT, tag_in, tag_of};
 use crate::{Core, Machine};
 
 /// Result of a device's access to a line.
@@ -43,7 +43,7 @@ impl Machine {
             held |= core.holds(tag);
             core.drop_shared(tag);
         }
-        let Found::Miss(left) = self.shared.llc.take(tag, DIRTY, 0) else {
+        let LookupResult::Miss(left) = self.shared.llc.take(tag, DIRTY, 0) else {
             return DeviceOutcome::default();
         };
         let mut flags = if left == EMPTY { 0 } else { left };

@@ -12,11 +12,11 @@ use memgauge_trace::LINE_BYTES;
 
 #[cfg(target_arch = "x86_64")]
 use crate::cache::{Eights, Fours};
-use crate::cache::{Portable, Rows, Width, tag_of};
+use crate::cache::{Portable, RowSearch, SearchWidth, tag_of};
 use crate::config::HUGE_SHIFT;
 use crate::l1d::{L1d, Reuse};
 use crate::tlb::{Dtlb, STAMP_STEP};
-use crate::{Config, Core, PAGE_BYTES, Shared};
+use crate::{Config, Core, PAGE_BYTES, SharedLevels};
 
 /// Address in the last page of the user's half, which Linux never maps. Touching it changes
 /// nothing. It fills entries that have no access.
@@ -28,7 +28,7 @@ pub(crate) struct FirstLevel {
     /// Increases with every use of a line or page. Orders them by last use.
     stamp: u64,
     /// Number of ways that the host searches at a time.
-    width: Width,
+    width: SearchWidth,
     pages: PageSizes,
 }
 
@@ -165,7 +165,7 @@ impl FirstLevel {
             l1d: L1d::new(&config.l1d),
             dtlb: Dtlb::new(&config.dtlb),
             stamp: 0,
-            width: Width::of_this_host(),
+            width: SearchWidth::of_this_host(),
             pages: PageSizes {
                 shift: config.page_shift(),
                 huge: Arc::default(),
@@ -217,7 +217,7 @@ pub struct Touches<'a> {
     stamp: &'a mut u64,
     /// Stamp of the next access.
     next: u64,
-    width: Width,
+    width: SearchWidth,
     pages: &'a PageSizes,
 }
 
@@ -271,13 +271,13 @@ impl Touches<'_> {
         let page = self.pages.address(addr);
         #[allow(unsafe_code)]
         match self.width {
-            Width::Any => take_portably(l1d, dtlb, page, addr, store, now),
+            SearchWidth::Any => take_portably(l1d, dtlb, page, addr, store, now),
             // SAFETY: `width` is `Fours` only if the host has AVX2.
             #[cfg(target_arch = "x86_64")]
-            Width::Fours => unsafe { take_fours(l1d, dtlb, page, addr, store, now) },
+            SearchWidth::Fours => unsafe { take_fours(l1d, dtlb, page, addr, store, now) },
             // SAFETY: `width` is `Eights` only if the host has AVX-512F.
             #[cfg(target_arch = "x86_64")]
-            Width::Eights => unsafe { take_eights(l1d, dtlb, page, addr, store, now) },
+            SearchWidth::Eights => unsafe { take_eights(l1d, dtlb, page, addr, store, now) },
         }
     }
 }
@@ -325,7 +325,7 @@ fn take_eights(
 }
 
 #[inline(always)]
-fn take<R: Rows>(
+fn take<R: RowSearch>(
     l1d: &mut L1d,
     dtlb: &mut Dtlb,
     page: u64,
@@ -372,7 +372,7 @@ impl Drop for Touches<'_> {
 impl Core {
     /// Returns the first level to perform accesses. Each [miss](Missed) must be
     /// [supplied](Core::supply) before any other call on the core, and before the next access if
-    /// [`Missed::at_once`] or [`Shared::recalls`](crate::Shared::recalls) requires it.
+    /// [`Missed::at_once`] or [`SharedLevels::recalls`](crate::SharedLevels::recalls) requires it.
     #[inline(always)]
     pub fn touches(&mut self) -> Touches<'_> {
         self.first.touches()
@@ -380,8 +380,8 @@ impl Core {
 
     /// Reports the next use of each line in a range of addresses that begins and ends with a line:
     /// as a miss if this core, or another one with the same address space, does not hold the line,
-    /// and otherwise as [`Outcome::first_use`](crate::Outcome::first_use).
-    pub fn report_first_use(&mut self, shared: &mut Shared, range: Range<u64>) {
+    /// and otherwise as [`AccessOutcome::first_use`](crate::AccessOutcome::first_use).
+    pub fn report_first_use(&mut self, shared: &mut SharedLevels, range: Range<u64>) {
         let lines = range.end.saturating_sub(range.start) / LINE_BYTES;
         let tag = tag_of(range.start);
         self.first.l1d.report_next_use(tag, lines);

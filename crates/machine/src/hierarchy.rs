@@ -6,13 +6,13 @@
 
 use memgauge_trace::{AccessKind, DataSource};
 
-use crate::cache::{DIRTY, EMPTY, Found, PREFETCHED, Portable, SPACE_SHIFT, tag_in};
+use crate::cache::{DIRTY, EMPTY, LookupResult, PREFETCHED, Portable, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
 use crate::coherence::LineUse;
 use crate::events::*;
 use crate::software_prefetch::RequestedLine;
 use crate::uncore::Recalls;
-use crate::{Config, Core, LINE_BYTES, Outcome, Shared};
+use crate::{AccessOutcome, Config, Core, LINE_BYTES, SharedLevels};
 
 /// Number of values of [`DataSource`].
 const SOURCES: usize = DataSource::OtherCore as usize + 1;
@@ -40,7 +40,7 @@ pub(crate) struct Costs {
     /// source. 0 for lines from memory, which have a path of their own.
     drain: [u64; SOURCES],
     /// Outcome of a first-level hit with a TLB hit.
-    pub(crate) plain_hit: Outcome,
+    pub(crate) plain_hit: AccessOutcome,
     stlb_cycles: u32,
     walk_cycles: u32,
     /// Millicycles of stall per cycle of translation.
@@ -94,10 +94,10 @@ impl Costs {
             latency,
             stall,
             drain,
-            plain_hit: Outcome {
+            plain_hit: AccessOutcome {
                 source: DataSource::L1d,
                 latency_cycles: l1d,
-                ..Outcome::default()
+                ..AccessOutcome::default()
             },
             stlb_cycles: timing.stlb_cycles,
             walk_cycles: timing.walk_cycles,
@@ -110,7 +110,7 @@ impl Costs {
 
     /// Accounts for a line that came from `source` after `waited` cycles in the queue.
     #[inline(always)]
-    pub(crate) fn deliver(&self, source: DataSource, waited: u32, out: &mut Outcome) {
+    pub(crate) fn deliver(&self, source: DataSource, waited: u32, out: &mut AccessOutcome) {
         let latency = self.latency[source as usize] + waited;
         out.latency_cycles = out.latency_cycles.max(latency);
         if source as u8 > out.source as u8 {
@@ -132,7 +132,12 @@ fn is_load(kind: AccessKind) -> bool {
 
 impl Core {
     /// Looks a page up in both TLB levels. Returns the added cycles.
-    pub(crate) fn translate(&mut self, addr: u64, kind: AccessKind, out: &mut Outcome) -> u32 {
+    pub(crate) fn translate(
+        &mut self,
+        addr: u64,
+        kind: AccessKind,
+        out: &mut AccessOutcome,
+    ) -> u32 {
         let stamp = self.first.next_stamp();
         let page = self.first.page_of(addr);
         if self.first.dtlb.take::<Portable>(page, stamp) {
@@ -147,7 +152,7 @@ impl Core {
         &mut self,
         addr: u64,
         kind: AccessKind,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) -> u32 {
         self.counts[DTLB_MISS] += 1;
         out.dtlb_misses += 1;
@@ -171,12 +176,12 @@ impl Core {
     #[inline(always)]
     pub(crate) fn miss(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         tag: u64,
         left: u64,
         kind: AccessKind,
         line_use: LineUse,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         self.counts[L1D_MISS] += 1;
         self.counts[if is_load(kind) {
@@ -189,7 +194,7 @@ impl Core {
             self.counts[L1D_WRITEBACK] += 1;
             if shared.is_coherent() {
                 // A store in this turn may have made it dirty, and the directory does not know yet.
-                self.upgrade(shared, tag_in(left), false, &mut Outcome::default());
+                self.upgrade(shared, tag_in(left), false, &mut AccessOutcome::default());
             }
             self.write_l2(shared, tag_in(left), out);
         }
@@ -222,11 +227,11 @@ impl Core {
     #[inline(always)]
     fn use_fetched(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         source: DataSource,
         kind: AccessKind,
         regular: bool,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         let waited = if source == DataSource::Dram {
             self.transfer(shared)
@@ -269,7 +274,7 @@ impl Core {
         prefetch: RequestedLine,
         kind: AccessKind,
         regular: bool,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         let left = prefetch.arrives_at.saturating_sub(self.now());
         if left == 0 {
@@ -295,7 +300,7 @@ impl Core {
         regular: bool,
         latency: u64,
         waited: u64,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         let queue = waited.saturating_sub(latency);
         if latency + queue == 0 {
@@ -315,7 +320,7 @@ impl Core {
     }
 
     /// Stalls for a store or writeback if the queue is longer than buffers hide.
-    fn stall_for_store(&mut self, cause: usize, waited: u64, out: &mut Outcome) {
+    fn stall_for_store(&mut self, cause: usize, waited: u64, out: &mut AccessOutcome) {
         if waited > self.costs.slack {
             let stall = waited - self.costs.slack;
             self.stall(cause, stall);
@@ -326,15 +331,20 @@ impl Core {
 
     /// Fetches a line into the second level. Returns its source, and whether that triggers a
     /// prefetch of the next line.
-    fn fetch(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) -> (DataSource, bool) {
+    fn fetch(
+        &mut self,
+        shared: &mut SharedLevels,
+        tag: u64,
+        out: &mut AccessOutcome,
+    ) -> (DataSource, bool) {
         match self.l2.take(tag, 0, PREFETCHED) {
-            Found::Hit(word) => {
+            LookupResult::Hit(word) => {
                 self.counts[L2_HIT] += 1;
                 let used_first = word & PREFETCHED != 0;
                 self.counts[PREFETCH_HITS] += u64::from(used_first);
                 (DataSource::L2, used_first)
             }
-            Found::Miss(left) => {
+            LookupResult::Miss(left) => {
                 self.counts[L2_MISS] += 1;
                 out.l2_misses += 1;
                 self.leave_l2(shared, left, out);
@@ -343,7 +353,12 @@ impl Core {
         }
     }
 
-    fn fetch_llc(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) -> DataSource {
+    fn fetch_llc(
+        &mut self,
+        shared: &mut SharedLevels,
+        tag: u64,
+        out: &mut AccessOutcome,
+    ) -> DataSource {
         if self.fill_llc(shared, tag, 0, out) {
             self.counts[LLC_HIT] += 1;
             return DataSource::Llc;
@@ -357,14 +372,14 @@ impl Core {
     /// Fills a line in the last-level cache. Returns true if it was held.
     pub(crate) fn fill_llc(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         tag: u64,
         set: u64,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) -> bool {
         match shared.llc.take(tag | self.space_bits, set, 0) {
-            Found::Hit(_) => true,
-            Found::Miss(left) => {
+            LookupResult::Hit(_) => true,
+            LookupResult::Miss(left) => {
                 if left != EMPTY {
                     self.leave_llc(shared, left, out);
                 }
@@ -373,21 +388,26 @@ impl Core {
         }
     }
 
-    pub(crate) fn read_dram(&mut self, out: &mut Outcome) {
+    pub(crate) fn read_dram(&mut self, out: &mut AccessOutcome) {
         self.counts[DRAM_READ_BYTES] += u64::from(LINE_BYTES);
         out.dram_read_bytes += LINE_BYTES;
     }
 
     /// Writes a dirty first-level line to the second level.
-    fn write_l2(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) {
-        if let Found::Miss(left) = self.l2.take(tag, DIRTY, 0) {
+    fn write_l2(&mut self, shared: &mut SharedLevels, tag: u64, out: &mut AccessOutcome) {
+        if let LookupResult::Miss(left) = self.l2.take(tag, DIRTY, 0) {
             self.leave_l2(shared, left, out);
         }
     }
 
     /// Handles a line that was evicted from the second level. A dirty one is written to the
     /// last-level cache.
-    pub(crate) fn leave_l2(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
+    pub(crate) fn leave_l2(
+        &mut self,
+        shared: &mut SharedLevels,
+        left: u64,
+        out: &mut AccessOutcome,
+    ) {
         if left & DIRTY != 0 {
             self.counts[L2_WRITEBACK] += 1;
             self.fill_llc(shared, tag_in(left), DIRTY, out);
@@ -395,7 +415,7 @@ impl Core {
     }
 
     /// Handles a line that was evicted from the last-level cache. A dirty one is written to memory.
-    fn leave_llc(&mut self, shared: &mut Shared, left: u64, out: &mut Outcome) {
+    fn leave_llc(&mut self, shared: &mut SharedLevels, left: u64, out: &mut AccessOutcome) {
         let mut flags = left;
         if shared.inclusive {
             shared.recall(self.place, tag_in(left));
@@ -413,7 +433,7 @@ impl Core {
         self.first.l1d.drop_line(tag).unwrap_or(0) | self.l2.drop_line(tag).unwrap_or(0)
     }
 
-    pub(crate) fn write_dram(&mut self, shared: &mut Shared, out: &mut Outcome) {
+    pub(crate) fn write_dram(&mut self, shared: &mut SharedLevels, out: &mut AccessOutcome) {
         self.counts[LLC_WRITEBACK] += 1;
         self.counts[DRAM_WRITE_BYTES] += u64::from(LINE_BYTES);
         out.dram_write_bytes += LINE_BYTES;
@@ -421,7 +441,7 @@ impl Core {
     }
 
     /// Reserves a transfer to or from memory. Returns the millicycles until it can start.
-    fn transfer(&mut self, shared: &mut Shared) -> u64 {
+    fn transfer(&mut self, shared: &mut SharedLevels) -> u64 {
         let now = self.now();
         let start = shared.dram.reserve(self.pipe_free.max(now));
         self.pipe_free = start + self.costs.line;
@@ -429,14 +449,18 @@ impl Core {
     }
 
     /// Reserves a transfer that nothing waits for, unless the queue is too long.
-    pub(crate) fn transfer_posted(&mut self, shared: &mut Shared, out: &mut Outcome) {
+    pub(crate) fn transfer_posted(&mut self, shared: &mut SharedLevels, out: &mut AccessOutcome) {
         let waited = self.transfer(shared);
         self.stall_for_store(STALL_WRITEBACKS, waited, out);
     }
 
     /// Reserves the transfer of a prefetched line. Nothing waits for it, unless the queue is too long.
     /// Returns the millicycles until it can start.
-    pub(crate) fn transfer_prefetched(&mut self, shared: &mut Shared, out: &mut Outcome) -> u64 {
+    pub(crate) fn transfer_prefetched(
+        &mut self,
+        shared: &mut SharedLevels,
+        out: &mut AccessOutcome,
+    ) -> u64 {
         let waited = self.transfer(shared);
         if waited > self.costs.slack {
             let stall = waited - self.costs.slack;
@@ -449,14 +473,20 @@ impl Core {
 
     /// Prefetches the line at `distance` lines if it is in the same page and not in the second
     /// level.
-    fn prefetch_line(&mut self, shared: &mut Shared, tag: u64, distance: i64, out: &mut Outcome) {
+    fn prefetch_line(
+        &mut self,
+        shared: &mut SharedLevels,
+        tag: u64,
+        distance: i64,
+        out: &mut AccessOutcome,
+    ) {
         let within = (tag >> 2) as i64 % PAGE_LINES + distance;
         let wanted = tag.wrapping_add_signed(distance * 4);
         if !(0..PAGE_LINES).contains(&within) || self.l2.holds(wanted) {
             return;
         }
         self.counts[PREFETCHES] += 1;
-        if let Found::Miss(left) = self.l2.take(wanted, PREFETCHED, 0) {
+        if let LookupResult::Miss(left) = self.l2.take(wanted, PREFETCHED, 0) {
             self.leave_l2(shared, left, out);
         }
         if !self.fill_llc(shared, wanted, 0, out) {
@@ -467,7 +497,7 @@ impl Core {
 
     /// Removes lines that an inclusive last-level cache evicted while other cores ran, unless it
     /// holds them again.
-    pub(crate) fn apply_recalls(&mut self, shared: &mut Shared) {
+    pub(crate) fn apply_recalls(&mut self, shared: &mut SharedLevels) {
         let recalls = shared.take_recalls(self.place);
         if recalls.is_empty() {
             return;
@@ -482,7 +512,7 @@ impl Core {
                 .map(tag_in)
                 .collect(),
         };
-        let mut out = Outcome::default();
+        let mut out = AccessOutcome::default();
         for tag in tags {
             if !shared.llc.holds(tag | self.space_bits) && self.give_up(tag) & DIRTY != 0 {
                 self.write_dram(shared, &mut out);

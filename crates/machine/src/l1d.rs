@@ -19,7 +19,7 @@
 //!
 //! Rejected: rows in order of use, because each change of line cost a mispredicted branch.
 
-use crate::cache::{DIRTY, EMPTY, Portable, Rows, Sets, tag_in, tree};
+use crate::cache::{DIRTY, EMPTY, Portable, RowSearch, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
 use memgauge_trace::LINE_BYTES;
 
@@ -30,7 +30,7 @@ const FRONT: usize = 16384;
 /// before it belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
 /// Slot of [`NO_ACCESS`]. It is in no set, so it is never evicted.
-const NO_ACCESS_PLACE: Place = Place((SLOTS - 2) as u16);
+const NO_ACCESS_PLACE: L1dPlace = L1dPlace((SLOTS - 2) as u16);
 /// Front entry without a line: the empty slot.
 const NOBODY: u16 = (SLOTS - 1) as u16;
 /// Flag in an entry of the front: lines that it does not name may be held.
@@ -57,7 +57,7 @@ pub(crate) struct L1d {
     sets: Sets,
     ways: usize,
     /// One tree per set, under tree-PLRU.
-    trees: Vec<Tree>,
+    trees: Vec<PlruTree>,
     /// True once any line has been watched.
     watches: bool,
     /// One bit per hash of a watched line, whether it is held or not.
@@ -86,11 +86,11 @@ pub(crate) enum Reuse {
 
 /// Index of a slot.
 #[derive(Clone, Copy)]
-pub(crate) struct Place(u16);
+pub(crate) struct L1dPlace(u16);
 
-impl Place {
+impl L1dPlace {
     fn new(slot: usize) -> Self {
-        Place(slot as u16)
+        L1dPlace(slot as u16)
     }
 
     #[inline(always)]
@@ -106,7 +106,7 @@ impl Place {
 }
 
 #[derive(Clone, Copy)]
-struct Tree {
+struct PlruTree {
     bits: u64,
     /// Tag of the last used line.
     latest: u64,
@@ -138,7 +138,7 @@ fn address(tag: u64) -> u64 {
 impl L1d {
     pub(crate) fn new(config: &CacheConfig) -> Self {
         let (sets, ways) = (config.sets() as usize, config.ways as usize);
-        let tree = Tree {
+        let tree = PlruTree {
             bits: 0,
             latest: EMPTY,
         };
@@ -169,25 +169,25 @@ impl L1d {
 
     /// Returns the slot of the line of `addr` if the front has it, otherwise any slot.
     #[inline(always)]
-    pub(crate) fn front_place(&self, addr: u64) -> Place {
-        Place(self.front[front_index(addr)])
+    pub(crate) fn front_place(&self, addr: u64) -> L1dPlace {
+        L1dPlace(self.front[front_index(addr)])
     }
 
     /// Returns true if a slot holds the line of `addr`.
     #[inline(always)]
-    pub(crate) fn is_at(&self, addr: u64, place: Place) -> bool {
+    pub(crate) fn is_at(&self, addr: u64, place: L1dPlace) -> bool {
         holds(self.lines[place.slot()], addr)
     }
 
     /// Uses the line in a slot. `stamp` must exceed all previous ones.
     #[inline(always)]
-    pub(crate) fn use_place(&mut self, place: Place, store: bool, stamp: u64) {
+    pub(crate) fn use_place(&mut self, place: L1dPlace, store: bool, stamp: u64) {
         self.stamps[place.stamp(store)] = stamp;
     }
 
     /// Uses a line if it is held.
     #[inline(always)]
-    pub(crate) fn reuse<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
+    pub(crate) fn reuse<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
         let place = self.front_place(address(tag));
         if self.is_at(address(tag), place) {
             self.use_place(place, store, stamp);
@@ -198,7 +198,7 @@ impl L1d {
 
     /// Uses a line that is not in the front.
     #[inline(always)]
-    fn reuse_behind<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
+    fn reuse_behind<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
         if self.front[front_index(address(tag))] & CROWDED == 0 {
             return Reuse::Absent;
         }
@@ -207,7 +207,7 @@ impl L1d {
 
     /// Uses a line that is in its set but not in the front.
     #[inline(never)]
-    fn search<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
+    fn search<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
         let Some(place) = self.find::<R>(tag) else {
             return Reuse::Absent;
         };
@@ -228,7 +228,7 @@ impl L1d {
 
     /// Fills a line that is not held. Returns the evicted word in the format of the other levels.
     #[inline(always)]
-    pub(crate) fn fill<R: Rows>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
+    pub(crate) fn fill<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
         let place = self.coldest::<R>(self.sets.of_private(tag));
         let left = self.clear(place, address(tag));
         if self.show(tag, place) {
@@ -240,7 +240,7 @@ impl L1d {
 
     /// Clears the mark of a crowded entry whose other lines have been evicted.
     #[inline(never)]
-    fn check_crowd(&mut self, tag: u64, place: Place) {
+    fn check_crowd(&mut self, tag: u64, place: L1dPlace) {
         // Otherwise lines of several sets share an entry.
         if self.trees.is_empty() && self.sets.is_power_of_two() {
             let start = self.sets.of_private(tag) * self.ways;
@@ -310,13 +310,13 @@ impl L1d {
         } else {
             for slot in 0..NO_ACCESS_PLACE.slot() {
                 if (self.lines[slot] & !FLAGS).wrapping_sub(start) < bytes {
-                    self.set_fresh(Place::new(slot));
+                    self.set_fresh(L1dPlace::new(slot));
                 }
             }
         }
     }
 
-    fn set_fresh(&mut self, place: Place) {
+    fn set_fresh(&mut self, place: L1dPlace) {
         let line = &mut self.lines[place.slot()];
         self.fresh += u64::from(*line & FRESH == 0);
         *line |= FRESH;
@@ -355,7 +355,7 @@ impl L1d {
             while left != 0 {
                 let bit = left & left.wrapping_neg();
                 left ^= bit;
-                let place = Place::new(word * 64 + bit.trailing_zeros() as usize);
+                let place = L1dPlace::new(word * 64 + bit.trailing_zeros() as usize);
                 if self.stamps[place.stamp(true)] > stamp {
                     *bits ^= bit;
                     found.push((self.lines[place.slot()] & !FLAGS) >> 4);
@@ -370,7 +370,7 @@ impl L1d {
 
     /// Puts an unused line in a slot. Returns the previous word.
     #[inline(always)]
-    fn clear(&mut self, place: Place, line: u64) -> u64 {
+    fn clear(&mut self, place: L1dPlace, line: u64) -> u64 {
         let slot = place.slot();
         let left = self.word(place);
         self.fresh -= self.lines[slot] / FRESH % 2;
@@ -383,7 +383,7 @@ impl L1d {
 
     /// Returns the content of a slot in the format of the other levels.
     #[inline(always)]
-    fn word(&self, place: Place) -> u64 {
+    fn word(&self, place: L1dPlace) -> u64 {
         let line = self.lines[place.slot()] & !FLAGS;
         if line == NO_LINE {
             return EMPTY;
@@ -399,12 +399,12 @@ impl L1d {
 
     /// Iterates over the words of all held lines.
     pub(crate) fn lines(&self) -> impl Iterator<Item = u64> + '_ {
-        let words = (0..NO_ACCESS_PLACE.slot()).map(|slot| self.word(Place::new(slot)));
+        let words = (0..NO_ACCESS_PLACE.slot()).map(|slot| self.word(L1dPlace::new(slot)));
         words.filter(|&word| word != EMPTY)
     }
 
     #[inline(always)]
-    fn find<R: Rows>(&self, tag: u64) -> Option<Place> {
+    fn find<R: RowSearch>(&self, tag: u64) -> Option<L1dPlace> {
         let start = self.sets.of_private(tag) * self.ways;
         let lines = &self.lines[start..start + self.ways];
         let mut way = R::find(lines, address(tag));
@@ -417,33 +417,33 @@ impl L1d {
                 .iter()
                 .find_map(|flags| R::find(lines, address(tag) | flags));
         }
-        Some(Place::new(start + way?))
+        Some(L1dPlace::new(start + way?))
     }
 
     /// Returns the slot to evict from a set. An empty slot comes first.
     #[inline(always)]
-    fn coldest<R: Rows>(&self, set: usize) -> Place {
+    fn coldest<R: RowSearch>(&self, set: usize) -> L1dPlace {
         let start = set * self.ways;
         let Some(tree) = self.trees.get(set) else {
             let (loads, stores) = self.stamps.split_at(SLOTS);
             let set = start..start + self.ways;
             let way = R::least_of_later(&loads[set.clone()], &stores[set]);
-            return Place::new(start + way);
+            return L1dPlace::new(start + way);
         };
         let lines = &self.lines[start..start + self.ways];
         let empty = lines.iter().position(|&line| line == NO_LINE);
         let way = empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways));
-        Place::new(start + way)
+        L1dPlace::new(start + way)
     }
 
     /// Adds a line that is being used to the front. Returns true if its entry is crowded.
     #[inline(always)]
-    fn show(&mut self, tag: u64, place: Place) -> bool {
+    fn show(&mut self, tag: u64, place: L1dPlace) -> bool {
         if !self.trees.is_empty() {
             self.turn_tree(tag, place);
         }
         let entry = &mut self.front[front_index(address(tag))];
-        let named = Place(*entry);
+        let named = L1dPlace(*entry);
         let shares = (self.lines[named.slot()] ^ address(tag)) & FRONT_BITS == 0;
         let other = named.slot() != place.slot() && shares;
         *entry = place.0 | (*entry & CROWDED) | if other { CROWDED } else { 0 };
@@ -452,7 +452,7 @@ impl L1d {
 
     /// Turns the tree of a used line's set, and removes the line used before from the front.
     #[inline(never)]
-    fn turn_tree(&mut self, tag: u64, place: Place) {
+    fn turn_tree(&mut self, tag: u64, place: L1dPlace) {
         let slot = place.slot();
         if let Some(tree) = self.trees.get_mut(slot / self.ways) {
             tree.bits = tree::pointed_away(tree.bits, self.ways, slot % self.ways);

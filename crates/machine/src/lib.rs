@@ -80,13 +80,13 @@ pub use devices::DeviceOutcome;
 pub use first_level::{Missed, NO_ACCESS, Touches};
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};
-pub use outcome::{Outcome, Sharing, Stalled};
-pub use pmu::{Delivered, Delivery, Overflow, PmuConfig, SampleSpec, Tick};
+pub use outcome::{AccessOutcome, LineSharing, Stalled};
+pub use pmu::{Delivered, Delivery, PmuConfig, SampleSpec, SampledOverflow, Tick};
 pub use presets::presets;
 pub use processor::{Core, LineAccess, string_millicycles};
 pub use sets::{CLASSES, class_of};
-pub use uncore::Shared;
-pub use what_if::WhatIf;
+pub use uncore::SharedLevels;
+pub use what_if::MachineChange;
 
 /// The examples of the README, run as tests.
 #[cfg(doctest)]

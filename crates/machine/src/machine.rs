@@ -2,7 +2,7 @@
 
 use crate::conflicts::Conflicts;
 use crate::hierarchy::Costs;
-use crate::{Config, ConfigError, Core, PmuConfig, Shared};
+use crate::{Config, ConfigError, Core, PmuConfig, SharedLevels};
 
 /// ID of a core of the modelled machine. There is one core per thread, and IDs are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,7 +14,7 @@ pub struct Machine {
     pmu: PmuConfig,
     /// The core that ran last. The others are in `shared`, where it can reach them.
     running: Option<Box<Core>>,
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedLevels,
     /// True if private caches are kept coherent.
     coherent: bool,
     /// Number of lines that each simulated line stands for.
@@ -38,7 +38,7 @@ impl Machine {
         config.validate()?;
         pmu.check()
             .map_err(|(field, why)| config.refuse(&field, why))?;
-        let shared = Shared::new(&config, weight);
+        let shared = SharedLevels::new(&config, weight);
         Ok(Machine {
             config,
             pmu,
@@ -137,7 +137,7 @@ impl Machine {
     ///
     /// # Panics
     /// If the core was removed.
-    pub fn core_mut(&mut self, id: CoreId) -> (&mut Core, &mut Shared) {
+    pub fn core_mut(&mut self, id: CoreId) -> (&mut Core, &mut SharedLevels) {
         let place = id.0 as usize;
         if self.running.as_ref().is_none_or(|core| core.place != place) {
             self.stop_running();

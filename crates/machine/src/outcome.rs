@@ -5,8 +5,8 @@ use memgauge_trace::DataSource;
 /// Millicycles that the core stalled for an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalled {
-    /// Latency of the level that delivered the line, or of the farthest one ([`Outcome::source`])
-    /// if the access touched several lines.
+    /// Latency of the level that delivered the line, or of the farthest one
+    /// ([`AccessOutcome::source`]) if the access touched several lines.
     pub latency: u64,
     /// Time in the memory queue beyond that latency.
     pub queue: u64,
@@ -47,27 +47,27 @@ impl Stalled {
 
 /// Interaction of an access with other cores' copies of its line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sharing(u8);
+pub struct LineSharing(u8);
 
-impl Sharing {
+impl LineSharing {
     /// Another core held the line modified.
-    pub const HITM: Sharing = Sharing(1);
+    pub const HITM: LineSharing = LineSharing(1);
     /// Other cores lost their copies.
-    pub const INVALIDATES: Sharing = Sharing(2);
+    pub const INVALIDATES: LineSharing = LineSharing(2);
     /// A miss of a line lost to another core's store.
-    pub const REGAINS: Sharing = Sharing(4);
+    pub const REGAINS: LineSharing = LineSharing(4);
     /// The first access to bytes that others have stored to a line regained in this turn, possibly
     /// by the access that missed. If there is none by [`Core::end_turn`](crate::Core::end_turn), it
     /// was false sharing.
-    pub const TRUE: Sharing = Sharing(8);
+    pub const TRUE: LineSharing = LineSharing(8);
 
-    pub(crate) fn add(&mut self, other: Sharing) {
+    pub(crate) fn add(&mut self, other: LineSharing) {
         self.0 |= other.0;
     }
 
     /// Returns true if it has all of `other`.
     #[inline]
-    pub fn has(self, other: Sharing) -> bool {
+    pub fn has(self, other: LineSharing) -> bool {
         self.0 & other.0 == other.0
     }
 
@@ -82,7 +82,7 @@ impl Sharing {
 /// charged to the instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct AccessOutcome {
     /// Lines that missed the first level.
     pub l1d_misses: u16,
     /// Lines that missed the second level.
@@ -107,12 +107,12 @@ pub struct Outcome {
     /// Time for which the core waited.
     pub stalled: Stalled,
     /// Interaction with other cores.
-    pub sharing: Sharing,
+    pub sharing: LineSharing,
     /// True if a line hit that [`Core::report_first_use`](crate::Core::report_first_use) named.
     pub first_use: bool,
 }
 
-impl Outcome {
+impl AccessOutcome {
     /// Returns true if bytes were read from or written to memory.
     #[inline]
     pub fn has_traffic(&self) -> bool {

@@ -14,7 +14,7 @@ const MIB: u64 = 1024 * KIB;
 const MHZ: u64 = 1_000_000;
 
 /// One row of the table below.
-struct Row {
+struct PresetRow {
     name: &'static str,
     mhz: u64,
     /// KiB, ways, cycles.
@@ -38,10 +38,10 @@ struct Row {
 /// Returns all presets, in the order in which users see them.
 pub fn presets() -> &'static [Config] {
     static PRESETS: OnceLock<Vec<Config>> = OnceLock::new();
-    PRESETS.get_or_init(|| ROWS.iter().map(Row::config).collect())
+    PRESETS.get_or_init(|| ROWS.iter().map(PresetRow::config).collect())
 }
 
-impl Row {
+impl PresetRow {
     fn config(&self) -> Config {
         let cache = |(kib, ways, cycles)| CacheConfig::fitted(kib * KIB, ways, cycles);
         let tlb = |(entries, ways)| TlbConfig { entries, ways };
@@ -69,8 +69,8 @@ impl Row {
     }
 }
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[PresetRow] = &[
+    PresetRow {
         name: "core2-x5355",
         mhz: 2660,
         l1d: (32, 8, 3),
@@ -85,7 +85,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 45,
         dram: (110, 10_600),
     },
-    Row {
+    PresetRow {
         name: "i5-6600k",
         mhz: 3500,
         l1d: (32, 8, 4),
@@ -99,7 +99,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 27,
         dram: (70, 34_100),
     },
-    Row {
+    PresetRow {
         name: "xeon-e5-2618lv3",
         mhz: 2300,
         l1d: (32, 8, 4),
@@ -113,7 +113,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 44,
         dram: (95, 59_700),
     },
-    Row {
+    PresetRow {
         name: "opteron-6128",
         mhz: 2000,
         l1d: (64, 2, 3),
@@ -127,7 +127,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 50,
         dram: (100, 21_300),
     },
-    Row {
+    PresetRow {
         name: "skylake-sp",
         mhz: 2400,
         l1d: (32, 8, 4),
@@ -141,7 +141,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 48,
         dram: (90, 128_000),
     },
-    Row {
+    PresetRow {
         name: "icelake-sp",
         mhz: 2300,
         l1d: (48, 12, 5),
@@ -155,7 +155,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 51,
         dram: (95, 204_800),
     },
-    Row {
+    PresetRow {
         name: "zen3",
         mhz: 2450,
         l1d: (32, 8, 4),
@@ -169,7 +169,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 24,
         dram: (95, 204_800),
     },
-    Row {
+    PresetRow {
         name: "zen4",
         mhz: 2400,
         l1d: (32, 8, 4),
@@ -183,7 +183,7 @@ const ROWS: &[Row] = &[
         transfer_ns: 24,
         dram: (100, 460_800),
     },
-    Row {
+    PresetRow {
         name: "zen5",
         mhz: 2700,
         l1d: (48, 12, 4),

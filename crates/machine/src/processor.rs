@@ -10,14 +10,14 @@ use crate::events::*;
 use crate::first_level::FirstLevel;
 use crate::hierarchy::Costs;
 use crate::l1d::Reuse;
-use crate::pmu::{Access, Courier, Delivered, Sampler, Series, Stage};
+use crate::pmu::{CounterSeries, Courier, CourierCore, Delivered, SampledAccess, Sampler};
 use crate::software_prefetch::RequestedLines;
 use crate::streams::Streams;
 use crate::tlb::Stlb;
 use crate::write_combining::WriteCombining;
 use crate::{
-    Config, Counts, LINE_BYTES, Missed, Outcome, Overflow, PAGE_BYTES, PmuConfig, Prefetch, Shared,
-    Tick,
+    AccessOutcome, Config, Counts, LINE_BYTES, Missed, PAGE_BYTES, PmuConfig, Prefetch,
+    SampledOverflow, SharedLevels, Tick,
 };
 
 /// Maximum progress between two checks of the deadlines.
@@ -78,7 +78,7 @@ pub struct Core {
     samples_stalls: bool,
     /// True if an event that retires with blocks is sampled.
     samples_retired: bool,
-    series: Option<Series>,
+    series: Option<CounterSeries>,
     /// A stall of this many millicycles ends the current interval where it begins.
     long_stall: u64,
 }
@@ -192,7 +192,7 @@ impl Core {
                 .iter()
                 .any(|s| STALLS.contains(&usize::from(s.event.0))),
             samples_retired: pmu.samples.iter().any(|s| !is_memory(s.event)),
-            series: pmu.interval_ns.map(|ns| Series::new(ns, start_ns)),
+            series: pmu.interval_ns.map(|ns| CounterSeries::new(ns, start_ns)),
             long_stall: pmu
                 .interval_ns
                 .map_or(u64::MAX, |ns| clock.millicycles(ns.max(LONG_STALL_NS))),
@@ -258,7 +258,7 @@ impl Core {
     // level's set only after a miss of the second level, with sets aligned to the host's cache
     // lines. xz took 1 % longer, gzip 3 % and bzip2 7 %.
     #[inline(always)]
-    pub fn expect(&self, shared: &Shared, addr: u64, missed: Missed) {
+    pub fn expect(&self, shared: &SharedLevels, addr: u64, missed: Missed) {
         if missed.page() {
             self.stlb.expect(self.first.page_of(addr));
         }
@@ -275,19 +275,19 @@ impl Core {
     #[inline(always)]
     pub fn supply(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         missed: Missed,
         addr: u64,
         size: u32,
         kind: AccessKind,
-    ) -> Outcome {
+    ) -> AccessOutcome {
         let access = LineAccess {
             addr,
             size,
             kind,
             bytes: LineBytes::of(addr, size, kind),
         };
-        let mut out = Outcome::default();
+        let mut out = AccessOutcome::default();
         self.supply_line(shared, missed, &access, &mut out);
         out
     }
@@ -299,10 +299,10 @@ impl Core {
     #[inline(always)]
     pub fn supply_line(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         missed: Missed,
         access: &LineAccess,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         let &LineAccess {
             addr,
@@ -333,11 +333,11 @@ impl Core {
     /// An access of 0 bytes counts as one byte, and an unknown kind as a load.
     pub fn access(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         addr: u64,
         size: u32,
         kind: AccessKind,
-    ) -> Outcome {
+    ) -> AccessOutcome {
         if Self::crosses_line(addr, size) {
             return self.access_lines(shared, addr, size, kind);
         }
@@ -351,11 +351,11 @@ impl Core {
     #[inline(never)]
     fn access_lines(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         addr: u64,
         size: u32,
         kind: AccessKind,
-    ) -> Outcome {
+    ) -> AccessOutcome {
         let mut out = self.costs.plain_hit;
         let last = addr.wrapping_add(u64::from(size.max(1) - 1));
         let translation_cycles = self.translate_all(addr, last, kind, &mut out);
@@ -370,7 +370,7 @@ impl Core {
         addr: u64,
         last: u64,
         kind: AccessKind,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) -> u32 {
         let page_bytes = self.first.page_bytes();
         let pages = (last / page_bytes).wrapping_sub(addr / page_bytes) & (u64::MAX / page_bytes);
@@ -389,11 +389,11 @@ impl Core {
 
     fn take_all(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         addr: u64,
         last: u64,
         kind: AccessKind,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         let line_bytes = u64::from(LINE_BYTES);
         let extra = (last / line_bytes).wrapping_sub(addr / line_bytes) & (u64::MAX / line_bytes);
@@ -428,9 +428,15 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(crate) fn sample(&mut self, addr: u64, size: u32, kind: AccessKind, out: &mut Outcome) {
+    pub(crate) fn sample(
+        &mut self,
+        addr: u64,
+        size: u32,
+        kind: AccessKind,
+        out: &mut AccessOutcome,
+    ) {
         if self.sampler.is_due(&self.counts) {
-            let access = Access {
+            let access = SampledAccess {
                 addr,
                 size,
                 kind,
@@ -443,10 +449,10 @@ impl Core {
 
     /// Records overflows. Returns true if any are pending.
     #[inline(never)]
-    fn record(&mut self, access: &Access, out: &mut Outcome) -> bool {
+    fn record(&mut self, access: &SampledAccess, out: &mut AccessOutcome) -> bool {
         let instructions = self.retired.instructions;
         if let Some(mut courier) = self.courier.take() {
-            courier.access(&mut self.stage(), instructions, access, out);
+            courier.access(&mut self.courier_core(), instructions, access, out);
             self.courier = Some(courier);
         } else {
             let now_ns = self.time_ns();
@@ -456,8 +462,8 @@ impl Core {
         self.sampler.is_pending()
     }
 
-    fn stage(&mut self) -> Stage<'_> {
-        Stage {
+    fn courier_core(&mut self) -> CourierCore<'_> {
+        CourierCore {
             moving: self.retired.work(&self.costs),
             base: &mut self.base,
             counts: &mut self.counts,
@@ -573,9 +579,9 @@ impl Core {
         };
         let base = self.base;
         let moving = now - base - self.stalled;
-        let mut stage = self.stage();
-        stage.moving = moving;
-        courier.sums(&mut stage, after);
+        let mut core = self.courier_core();
+        core.moving = moving;
+        courier.sums(&mut core, after);
         self.courier = Some(courier);
         self.base - base
     }
@@ -635,7 +641,7 @@ impl Core {
     }
 
     fn is_pending(&self) -> bool {
-        self.sampler.is_pending() || self.series.as_ref().is_some_and(Series::is_pending)
+        self.sampler.is_pending() || self.series.as_ref().is_some_and(CounterSeries::is_pending)
     }
 
     /// Changes the period of a sampled event. The next overflow is one new period away. Pending
@@ -671,7 +677,7 @@ impl Core {
     }
 
     /// Removes and returns overflows, oldest first.
-    pub fn take_overflows(&mut self, f: impl FnMut(Overflow)) {
+    pub fn take_overflows(&mut self, f: impl FnMut(SampledOverflow)) {
         self.sampler.take(f);
     }
 

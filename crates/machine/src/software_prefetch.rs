@@ -14,9 +14,9 @@
 
 use memgauge_trace::{AccessKind, DataSource};
 
-use crate::cache::{EMPTY, Found, PREFETCHED, Portable, tag_of};
+use crate::cache::{EMPTY, LookupResult, PREFETCHED, Portable, tag_of};
 use crate::events::*;
-use crate::{Core, Missed, Outcome, Prefetch, Shared};
+use crate::{AccessOutcome, Core, Missed, Prefetch, SharedLevels};
 
 /// Number of requested lines whose arrival is known. Lines that were requested before them have
 /// arrived: the core stalls when more lines are queued for memory than it may have misses in flight.
@@ -90,7 +90,12 @@ impl Core {
     }
 
     /// Prefetches the line of `addr`.
-    pub fn prefetch(&mut self, shared: &mut Shared, missed: Missed, addr: u64) -> Outcome {
+    pub fn prefetch(
+        &mut self,
+        shared: &mut SharedLevels,
+        missed: Missed,
+        addr: u64,
+    ) -> AccessOutcome {
         let mut out = self.outcome_past_caches();
         if missed.page() {
             self.stlb.take(self.first.page_of(addr));
@@ -103,9 +108,9 @@ impl Core {
         out
     }
 
-    fn request(&mut self, shared: &mut Shared, tag: u64, out: &mut Outcome) {
+    fn request(&mut self, shared: &mut SharedLevels, tag: u64, out: &mut AccessOutcome) {
         self.counts[PREFETCHES] += 1;
-        if let Found::Miss(left) = self.l2.take(tag, PREFETCHED, 0) {
+        if let LookupResult::Miss(left) = self.l2.take(tag, PREFETCHED, 0) {
             self.leave_l2(shared, left, out);
         }
         let now = self.now();

@@ -14,7 +14,7 @@ const PAGE_LINES: u64 = 64;
 
 /// The last miss in a page.
 #[derive(Clone, Copy)]
-struct Stream {
+struct MissStream {
     page: u64,
     /// Line within the page.
     line: u8,
@@ -25,7 +25,7 @@ struct Stream {
 
 /// Pattern of a miss.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Pattern {
+pub(crate) struct MissPattern {
     /// True if it is within eight lines of the last miss in its page, but not of the same line. The
     /// first miss in a page is compared with the neighbouring pages.
     pub(crate) regular: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Pattern {
 }
 
 pub(crate) struct Streams {
-    pages: [Stream; STREAMS],
+    pages: [MissStream; STREAMS],
     /// [`NEAR`], or more if each line stands for several.
     near: u64,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Streams {
 impl Streams {
     /// Creates the patterns for lines that stand for `weight` lines each.
     pub(crate) fn new(weight: u32) -> Self {
-        let none = Stream {
+        let none = MissStream {
             page: u64::MAX,
             line: 0,
             seen: 0,
@@ -56,7 +56,7 @@ impl Streams {
 
     /// Adds a miss of line number `line`.
     #[inline(always)]
-    pub(crate) fn note(&mut self, line: u64) -> Pattern {
+    pub(crate) fn note(&mut self, line: u64) -> MissPattern {
         let page = line / PAGE_LINES;
         let at = (line % PAGE_LINES) as u8;
         let near = self.near;
@@ -64,13 +64,13 @@ impl Streams {
         if stream.page == page {
             return stream.step(at, near);
         }
-        *stream = Stream {
+        *stream = MissStream {
             page,
             line: at,
             seen: 0,
             stride: 0,
         };
-        Pattern {
+        MissPattern {
             regular: self.enters_page(line),
             stride: 0,
         }
@@ -96,9 +96,9 @@ fn place_of(page: u64) -> usize {
     (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % STREAMS
 }
 
-impl Stream {
+impl MissStream {
     #[inline(always)]
-    fn step(&mut self, at: u8, near: u64) -> Pattern {
+    fn step(&mut self, at: u8, near: u64) -> MissPattern {
         let stride = at as i8 - self.line as i8;
         self.seen = if stride == self.stride {
             self.seen.saturating_add(1)
@@ -108,7 +108,7 @@ impl Stream {
         self.stride = stride;
         self.line = at;
         let confirmed = self.seen >= 2 && stride != 0;
-        Pattern {
+        MissPattern {
             // A line that misses again was evicted, so the misses are in no order.
             regular: stride != 0 && u64::from(stride.unsigned_abs()) <= near,
             stride: if confirmed { i64::from(stride) } else { 0 },

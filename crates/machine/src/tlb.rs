@@ -15,7 +15,7 @@
 //! stamp to the slot. The low bits of a stamp are the number of its slot, so the smallest stamp of
 //! a set names the least recently used slot. LRU is exact although a hit moves nothing.
 
-use crate::cache::{Cache, Evicted, Found, Rows, Sets};
+use crate::cache::{Cache, Evicted, LookupResult, RowSearch, Sets};
 use crate::{NO_ACCESS, Replacement, TlbConfig};
 
 /// Number of slots, more than the largest first level has entries. The last one belongs to
@@ -81,7 +81,7 @@ impl Dtlb {
 
     /// Uses a page and fills it if it is absent. Returns true if it was present.
     #[inline(always)]
-    pub(crate) fn take<R: Rows>(&mut self, addr: u64, stamp: u64) -> bool {
+    pub(crate) fn take<R: RowSearch>(&mut self, addr: u64, stamp: u64) -> bool {
         let slot = self.front_slot(addr);
         if self.stamp(slot, stamp) {
             return true;
@@ -121,7 +121,7 @@ impl Dtlb {
     }
 
     #[inline(always)]
-    fn fill<R: Rows>(&mut self, page: u64, stamp: u64) {
+    fn fill<R: RowSearch>(&mut self, page: u64, stamp: u64) {
         let slot = self.coldest::<R>(self.set_start(page));
         let leaving = std::mem::replace(&mut self.pages[slot], page);
         if leaving != NO_PAGE {
@@ -133,7 +133,7 @@ impl Dtlb {
 
     /// Returns the least recently used slot of a set. Empty slots have the smallest stamps.
     #[inline(always)]
-    fn coldest<R: Rows>(&self, start: usize) -> usize {
+    fn coldest<R: RowSearch>(&self, start: usize) -> usize {
         slot_of(R::least(&self.stamps[start..start + self.ways]))
     }
 
@@ -176,6 +176,6 @@ impl Stlb {
     /// Uses a page and fills it if it is absent. Returns true if it was present.
     pub(crate) fn take(&mut self, addr: u64) -> bool {
         let page = addr >> PAGE_SHIFT;
-        matches!(self.0.take(page << 2, 0, 0), Found::Hit(_))
+        matches!(self.0.take(page << 2, 0, 0), LookupResult::Hit(_))
     }
 }

@@ -1,6 +1,6 @@
 //! Resources that cores share: the last-level cache and memory.
 
-use crate::cache::{Cache, DIRTY, EMPTY, Evicted, Found, SPACE_SHIFT, tag_in};
+use crate::cache::{Cache, DIRTY, EMPTY, Evicted, LookupResult, SPACE_SHIFT, tag_in};
 use crate::clock::Clock;
 use crate::coherence::Directory;
 use crate::dram::Dram;
@@ -11,11 +11,11 @@ use crate::{Config, Core, LINE_BYTES};
 const KEPT_RECALLS: usize = 4096;
 
 /// The part of the machine that all cores use.
-pub struct Shared {
+pub struct SharedLevels {
     pub(crate) llc: Cache,
     pub(crate) dram: Dram,
     pub(crate) inclusive: bool,
-    peers: Vec<Peer>,
+    peers: Vec<PeerCore>,
     /// The latest recalls, in a ring. Each core reads them when it runs, so that a recall costs the
     /// same beside one core and a thousand.
     recalls: Vec<Recall>,
@@ -34,7 +34,7 @@ struct Recall {
 }
 
 /// A core as the last-level cache sees it.
-struct Peer {
+struct PeerCore {
     space: u64,
     /// Number of recalls that it has handled.
     known: u64,
@@ -47,7 +47,7 @@ pub(crate) enum Recalls {
     Unlisted,
 }
 
-impl Shared {
+impl SharedLevels {
     pub(crate) fn new(config: &Config, weight: u32) -> Self {
         let clock = Clock::new(config.frequency_hz);
         let rate = config.timing.dram_bytes_per_s;
@@ -57,7 +57,7 @@ impl Shared {
             true => Evicted::All,
             false => Evicted::Dirty,
         };
-        Shared {
+        SharedLevels {
             llc: Cache::new(&config.llc, evicted),
             dram: Dram::new(clock.transfer_millicycles(line_bytes, rate)),
             inclusive: config.inclusive_llc,
@@ -82,7 +82,7 @@ impl Shared {
     }
 
     pub(crate) fn join(&mut self, space: u64) -> usize {
-        self.peers.push(Peer {
+        self.peers.push(PeerCore {
             space,
             known: self.recalled,
         });
@@ -97,7 +97,7 @@ impl Shared {
 
     /// Takes over a dirty line of a core that ends.
     pub(crate) fn adopt(&mut self, tag: u64) {
-        let Found::Miss(left) = self.llc.take(tag, DIRTY, 0) else {
+        let LookupResult::Miss(left) = self.llc.take(tag, DIRTY, 0) else {
             return;
         };
         if left == EMPTY {

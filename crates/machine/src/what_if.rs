@@ -7,7 +7,7 @@ use crate::{CacheConfig, Config, ConfigError, Prefetch};
 
 /// A change to a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WhatIf {
+pub enum MachineChange {
     /// Pages of 2 MiB for all memory.
     HugePages,
     /// All prefetchers of the model enabled.
@@ -20,13 +20,13 @@ pub enum WhatIf {
     Machine(Box<Config>),
 }
 
-impl WhatIf {
+impl MachineChange {
     /// Changes that apply to every machine: those of `--what-if all`.
-    pub const COMMON: [WhatIf; 4] = [
-        WhatIf::HugePages,
-        WhatIf::Prefetch,
-        WhatIf::L2(2),
-        WhatIf::Llc(2),
+    pub const COMMON: [MachineChange; 4] = [
+        MachineChange::HugePages,
+        MachineChange::Prefetch,
+        MachineChange::L2(2),
+        MachineChange::Llc(2),
     ];
 
     /// Returns the changed machine.
@@ -36,16 +36,16 @@ impl WhatIf {
     pub fn apply(&self, config: &Config) -> Result<Config, ConfigError> {
         let mut changed = config.clone();
         match self {
-            WhatIf::HugePages => changed.huge_pages = true,
-            WhatIf::Prefetch => {
+            MachineChange::HugePages => changed.huge_pages = true,
+            MachineChange::Prefetch => {
                 changed.prefetch = Prefetch {
                     next_line: true,
                     stride: true,
                 }
             }
-            WhatIf::L2(times) => changed.l2 = larger(&changed.l2, *times),
-            WhatIf::Llc(times) => changed.llc = larger(&changed.llc, *times),
-            WhatIf::Machine(machine) => {
+            MachineChange::L2(times) => changed.l2 = larger(&changed.l2, *times),
+            MachineChange::Llc(times) => changed.llc = larger(&changed.llc, *times),
+            MachineChange::Machine(machine) => {
                 changed = (**machine).clone();
                 changed.prefetch = config.prefetch;
             }
@@ -62,19 +62,19 @@ fn larger(cache: &CacheConfig, times: u32) -> CacheConfig {
     }
 }
 
-impl fmt::Display for WhatIf {
+impl fmt::Display for MachineChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WhatIf::HugePages => f.write_str("huge-pages"),
-            WhatIf::Prefetch => f.write_str("prefetch"),
-            WhatIf::L2(times) => write!(f, "l2={times}x"),
-            WhatIf::Llc(times) => write!(f, "llc={times}x"),
-            WhatIf::Machine(machine) => write!(f, "machine={}", machine.name),
+            MachineChange::HugePages => f.write_str("huge-pages"),
+            MachineChange::Prefetch => f.write_str("prefetch"),
+            MachineChange::L2(times) => write!(f, "l2={times}x"),
+            MachineChange::Llc(times) => write!(f, "llc={times}x"),
+            MachineChange::Machine(machine) => write!(f, "machine={}", machine.name),
         }
     }
 }
 
-impl FromStr for WhatIf {
+impl FromStr for MachineChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -86,12 +86,12 @@ impl FromStr for WhatIf {
                 .ok_or_else(|| format!("`{text}` needs a factor from 2x to 64x, such as {name}=2x"))
         };
         match name {
-            "huge-pages" if value.is_empty() => Ok(WhatIf::HugePages),
-            "prefetch" if value.is_empty() => Ok(WhatIf::Prefetch),
-            "l2" => times().map(WhatIf::L2),
-            "llc" => times().map(WhatIf::Llc),
+            "huge-pages" if value.is_empty() => Ok(MachineChange::HugePages),
+            "prefetch" if value.is_empty() => Ok(MachineChange::Prefetch),
+            "l2" => times().map(MachineChange::L2),
+            "llc" => times().map(MachineChange::Llc),
             "machine" => match Config::preset(value) {
-                Some(machine) => Ok(WhatIf::Machine(Box::new(machine))),
+                Some(machine) => Ok(MachineChange::Machine(Box::new(machine))),
                 None => {
                     let names = crate::presets().iter().map(|preset| preset.name.as_str());
                     let names = names.collect::<Vec<_>>().join(", ");
@@ -114,7 +114,7 @@ mod tests {
     fn changes_are_read_as_they_are_written() {
         let all = ["huge-pages", "prefetch", "l2=4x", "llc=2x", "machine=zen4"];
         for text in all {
-            assert_eq!(text.parse::<WhatIf>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<MachineChange>().unwrap().to_string(), text);
         }
         for text in [
             "",
@@ -124,17 +124,17 @@ mod tests {
             "huge-pages=2",
             "machine=pentium",
         ] {
-            assert!(text.parse::<WhatIf>().is_err(), "{text}");
+            assert!(text.parse::<MachineChange>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_larger_cache_has_more_sets() {
         let machine = Config::preset("zen4").unwrap();
-        let changed = WhatIf::Llc(4).apply(&machine).unwrap();
+        let changed = MachineChange::Llc(4).apply(&machine).unwrap();
         assert_eq!(changed.llc.sets(), 4 * machine.llc.sets());
         assert_eq!(changed.llc.ways, machine.llc.ways);
         assert_eq!(changed.l2, machine.l2);
-        assert!(WhatIf::Llc(64).apply(&changed).is_err(), "8 GiB");
+        assert!(MachineChange::Llc(64).apply(&changed).is_err(), "8 GiB");
     }
 }

@@ -15,16 +15,16 @@ use memgauge_trace::{AccessKind, DataSource};
 use crate::cache::{DIRTY, tag_of};
 use crate::coherence::{LineBytes, LineUse};
 use crate::events::*;
-use crate::{Core, LINE_BYTES, Outcome, Shared};
+use crate::{AccessOutcome, Core, LINE_BYTES, SharedLevels};
 
 /// The buffers of a core.
 pub(crate) struct WriteCombining {
     /// Open buffers, in the order in which they were opened.
-    open: VecDeque<Buffer>,
+    open: VecDeque<CombiningBuffer>,
     buffers: usize,
 }
 
-struct Buffer {
+struct CombiningBuffer {
     tag: u64,
     /// Bytes that are there, as bits.
     stored: u64,
@@ -56,7 +56,7 @@ impl WriteCombining {
                 self.open.pop_front();
                 combined.written += 1;
             }
-            self.open.push_back(Buffer { tag, stored: 0 });
+            self.open.push_back(CombiningBuffer { tag, stored: 0 });
             self.open.len() - 1
         });
         self.open[at].stored |= stored;
@@ -71,7 +71,12 @@ impl WriteCombining {
 impl Core {
     /// Performs a non-temporal store: translation, each of its lines, time and sampling. A store of
     /// 0 bytes counts as one byte.
-    pub fn store_non_temporal(&mut self, shared: &mut Shared, addr: u64, size: u32) -> Outcome {
+    pub fn store_non_temporal(
+        &mut self,
+        shared: &mut SharedLevels,
+        addr: u64,
+        size: u32,
+    ) -> AccessOutcome {
         let mut out = self.outcome_past_caches();
         let (mut at, end) = (addr, addr.wrapping_add(u64::from(size.max(1))));
         let last = end.wrapping_sub(1);
@@ -93,10 +98,10 @@ impl Core {
     /// Performs the part of a non-temporal store that is in the line of `addr`, without its page.
     pub fn store_line_non_temporal(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         addr: u64,
         size: u32,
-    ) -> Outcome {
+    ) -> AccessOutcome {
         let mut out = self.outcome_past_caches();
         let room = LINE_BYTES - (addr % u64::from(LINE_BYTES)) as u32;
         self.combine(shared, addr, size.clamp(1, room), &mut out);
@@ -105,8 +110,8 @@ impl Core {
     }
 
     /// Returns the outcome of a store that finds a buffer, or of a prefetch: nothing waits for data.
-    pub(crate) fn outcome_past_caches(&self) -> Outcome {
-        Outcome {
+    pub(crate) fn outcome_past_caches(&self) -> AccessOutcome {
+        AccessOutcome {
             source: DataSource::Unknown,
             latency_cycles: 0,
             ..self.costs.plain_hit
@@ -114,7 +119,13 @@ impl Core {
     }
 
     /// Stores bytes of a single line.
-    fn combine(&mut self, shared: &mut Shared, addr: u64, size: u32, out: &mut Outcome) {
+    fn combine(
+        &mut self,
+        shared: &mut SharedLevels,
+        addr: u64,
+        size: u32,
+        out: &mut AccessOutcome,
+    ) {
         self.past_caches += 1;
         let tag = tag_of(addr);
         let bytes = LineBytes::of(addr, size, AccessKind::Store);
@@ -132,10 +143,10 @@ impl Core {
     /// Removes a line from all caches. A dirty one is written to memory.
     fn evict_everywhere(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLevels,
         tag: u64,
         bytes: LineBytes,
-        out: &mut Outcome,
+        out: &mut AccessOutcome,
     ) {
         if shared.is_coherent() {
             let line_use = LineUse {

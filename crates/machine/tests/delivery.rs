@@ -4,7 +4,7 @@
 
 use memgauge_machine::pmu::{Interrupt, Precise, Tagged};
 use memgauge_machine::{
-    AccessKind, Config, Core, Delivered, Delivery, Machine, Overflow, PmuConfig, SampleSpec,
+    AccessKind, Config, Core, Delivered, Delivery, Machine, PmuConfig, SampleSpec, SampledOverflow,
 };
 use memgauge_trace::{EventId, catalogue as c};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const LINES: u64 = 512 << 10;
 
 /// Results of one core.
 struct Heard {
-    overflows: Vec<Overflow>,
+    overflows: Vec<SampledOverflow>,
     counts: memgauge_machine::Counts,
     delivered: Delivered,
     time_ns: u64,

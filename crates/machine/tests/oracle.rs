@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use memgauge_machine::{
-    AccessKind, CacheConfig, Config, Core, CoreId, Counts, Machine, Missed, NO_ACCESS, Outcome,
-    PmuConfig, Prefetch, Replacement, Shared, TlbConfig,
+    AccessKind, AccessOutcome, CacheConfig, Config, Core, CoreId, Counts, Machine, Missed,
+    NO_ACCESS, PmuConfig, Prefetch, Replacement, SharedLevels, TlbConfig,
 };
 use memgauge_trace::{EventId, catalogue as c};
 use proptest::prelude::*;
@@ -160,16 +160,16 @@ fn feed_split(core: &mut Core, op: &Op, store: bool) -> bool {
     hit
 }
 
-fn prefetch(core: &mut Core, shared: &mut Shared, addr: u64) -> Outcome {
+fn prefetch(core: &mut Core, shared: &mut SharedLevels, addr: u64) -> AccessOutcome {
     let missed = core.look_up_prefetch(addr);
     match missed.is_nothing() {
-        true => Outcome::default(),
+        true => AccessOutcome::default(),
         false => core.prefetch(shared, missed, addr),
     }
 }
 
 /// Feeds an access as a front end does.
-fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
+fn feed(core: &mut Core, shared: &mut SharedLevels, op: &Op) -> AccessOutcome {
     if op.retire_first {
         retire(core, op);
     }
@@ -177,7 +177,7 @@ fn feed(core: &mut Core, shared: &mut Shared, op: &Op) -> Outcome {
     let outcome = if op.prefetches {
         prefetch(core, shared, op.addr)
     } else if op.quick && feed_quickly(core, op, store) {
-        Outcome::default()
+        AccessOutcome::default()
     } else {
         core.access(shared, op.addr, op.size, op.kind)
     };
@@ -350,7 +350,7 @@ fn check_with_huge_pages(
 }
 
 /// Supplies what the first level missed.
-fn supply(core: &mut Core, shared: &mut Shared, waiting: &mut Vec<(Op, Missed)>) {
+fn supply(core: &mut Core, shared: &mut SharedLevels, waiting: &mut Vec<(Op, Missed)>) {
     for (op, missed) in waiting.drain(..) {
         retire(core, &op);
         if missed.is_nothing() {

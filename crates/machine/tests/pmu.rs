@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails here fails")]
 
 use memgauge_machine::{
-    AccessKind, Config, Core, Delivery, Machine, Overflow, PmuConfig, SampleSpec, Shared, Tick,
+    AccessKind, Config, Core, Delivery, Machine, PmuConfig, SampleSpec, SampledOverflow,
+    SharedLevels, Tick,
 };
 use memgauge_trace::{DataSource, EventId, catalogue as c};
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ const BASE: u64 = 0x1000_0000;
 /// All overflows and ticks of one core.
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
-    overflows: Vec<Overflow>,
+    overflows: Vec<SampledOverflow>,
     ticks: Vec<Tick>,
     counts: Vec<u64>,
     time_ns: u64,
@@ -24,7 +25,12 @@ fn drain(core: &mut Core, heard: &mut Heard) {
 }
 
 /// Feeds blocks of one instruction count and one access each.
-fn feed(core: &mut Core, shared: &mut Shared, blocks: &[(u32, u64, bool)], heard: &mut Heard) {
+fn feed(
+    core: &mut Core,
+    shared: &mut SharedLevels,
+    blocks: &[(u32, u64, bool)],
+    heard: &mut Heard,
+) {
     for (n, &(instructions, at, store)) in blocks.iter().enumerate() {
         let (kind, loads) = if store {
             (AccessKind::Store, 0)
@@ -298,7 +304,7 @@ proptest! {
     }
 }
 
-fn sampled(event: EventId, blocks: &[(u32, u64, bool)]) -> Vec<Overflow> {
+fn sampled(event: EventId, blocks: &[(u32, u64, bool)]) -> Vec<SampledOverflow> {
     let samples = vec![SampleSpec { event, period: 1 }];
     run(
         PmuConfig {

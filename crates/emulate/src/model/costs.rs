@@ -1,6 +1,6 @@
 //! Costs of accesses: misses, traffic and stalls.
 
-use memgauge_machine::Outcome;
+use memgauge_machine::AccessOutcome;
 use memgauge_trace::DataSource;
 
 /// Misses of one access of the code since they were last written out.
@@ -19,7 +19,7 @@ impl SiteMisses {
     /// Adds the misses of an access. Tests first, because most accesses only miss the first level,
     /// and because the host cannot forward narrow stores of an outcome to a wide load of it.
     #[inline(always)]
-    pub(crate) fn add(&mut self, outcome: &Outcome) {
+    pub(crate) fn add(&mut self, outcome: &AccessOutcome) {
         self.l1d += u32::from(outcome.l1d_misses);
         if outcome.l2_misses > 0 {
             self.l2 += u32::from(outcome.l2_misses);
@@ -53,7 +53,7 @@ pub(crate) struct SiteStalls {
 
 impl SiteStalls {
     #[inline(always)]
-    pub(crate) fn add(&mut self, outcome: &Outcome) {
+    pub(crate) fn add(&mut self, outcome: &AccessOutcome) {
         let stalled = &outcome.stalled;
         let level = match outcome.source {
             DataSource::Dram => &mut self.dram,

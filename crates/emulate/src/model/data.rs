@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 
 use memgauge_host::heap_classes::HeapClasses;
 use memgauge_host::heap_peak::{HeapAmount, HeapPeak};
-use memgauge_machine::{LINE_BYTES, Outcome, fetch_early};
+use memgauge_machine::{AccessOutcome, LINE_BYTES, fetch_early};
 use memgauge_trace::{AccessKind, HeapClassRow, HeapUseRow, Pid};
 
 use crate::engine::address_space::AddressSpace;
@@ -148,7 +148,7 @@ impl DataCosts {
     /// Adds the costs of an access. Tests first, since most misses hit in the second level and most
     /// stores do not stall.
     #[inline]
-    pub(crate) fn add(&mut self, outcome: &Outcome) {
+    pub(crate) fn add(&mut self, outcome: &AccessOutcome) {
         self.l1d += u64::from(outcome.l1d_misses);
         if outcome.l2_misses > 0 {
             self.l2 += u64::from(outcome.l2_misses);
@@ -946,7 +946,7 @@ impl DataMap {
 
     /// Charges the cost of an access to the data at `address`.
     #[inline]
-    pub(crate) fn charge(&mut self, address: u64, outcome: &Outcome, space: &AddressSpace) {
+    pub(crate) fn charge(&mut self, address: u64, outcome: &AccessOutcome, space: &AddressSpace) {
         let place = self.page_of(address, || space.has_variables(address));
         let id = self.object_at(place, address);
         if id != NONE {
@@ -988,7 +988,7 @@ impl DataMap {
     pub(crate) fn charge_prefetch(
         &mut self,
         address: u64,
-        outcome: &Outcome,
+        outcome: &AccessOutcome,
         space: &AddressSpace,
     ) {
         let place = self.page_of(address, || space.has_variables(address));
@@ -1316,7 +1316,7 @@ mod tests {
         #[test]
         fn objects_and_their_misses_are_those_of_a_list_of_objects(steps in steps()) {
             let (mut data, mut plain) = (DataMap::default(), Plain::default());
-            let (space, mut miss) = (AddressSpace::default(), Outcome::default());
+            let (space, mut miss) = (AddressSpace::default(), AccessOutcome::default());
             miss.l1d_misses = 1;
             for (&step, now_ns) in steps.iter().zip(0..) {
                 plain.step(step);
@@ -1434,7 +1434,7 @@ mod tests {
                 last = allocated(&mut data, BASE + n * piece_bytes, piece_bytes, 2);
             }
             let space = AddressSpace::default();
-            let mut miss = Outcome::default();
+            let mut miss = AccessOutcome::default();
             miss.l1d_misses = 1;
             for address in [BASE, BASE + 2 * piece_bytes, BASE + arena_bytes - 8] {
                 data.charge(address, &miss, &space);
@@ -1469,7 +1469,7 @@ mod tests {
         for arena_bytes in [4 * LARGE + 64, 100 * LARGE] {
             let mut data = DataMap::new(2, false);
             let space = AddressSpace::default();
-            let mut miss = Outcome::default();
+            let mut miss = AccessOutcome::default();
             miss.l1d_misses = 1;
             let mark = |address, bytes, function, number| {
                 let by = AllocatedBy {
@@ -1533,7 +1533,7 @@ mod tests {
         };
         child.take(&mark, 2, false, 0);
         assert_eq!(child.totals(), HeapTotals::default());
-        let (space, mut miss) = (AddressSpace::default(), Outcome::default());
+        let (space, mut miss) = (AddressSpace::default(), AccessOutcome::default());
         miss.l1d_misses = 1;
         child.charge(BASE + 70, &miss, &space);
         child.charge(BASE, &miss, &space);

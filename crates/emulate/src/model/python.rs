@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 
 use memgauge_host::python_lines::LineAddresses;
-use memgauge_machine::Outcome;
+use memgauge_machine::AccessOutcome;
 use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
 
 use crate::engine::catalogue::Catalogue;
@@ -229,7 +229,7 @@ impl PythonPath {
     }
 
     /// Charges the cost of an access by the current line.
-    pub(crate) fn charge(&self, program: &mut PythonProgram, outcome: &Outcome) {
+    pub(crate) fn charge(&self, program: &mut PythonProgram, outcome: &AccessOutcome) {
         if let Some(sums) = self.line_sums(program) {
             sums.costs.add(outcome);
         }

@@ -12,7 +12,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgauge_machine::{
-    Core, LINE_BYTES, LineAccess, LineBytes, Missed, Outcome, Shared, string_millicycles,
+    AccessOutcome, Core, LINE_BYTES, LineAccess, LineBytes, Missed, SharedLevels,
+    string_millicycles,
 };
 use memgauge_trace::{AccessKind, VirtAddr};
 
@@ -113,7 +114,7 @@ pub(crate) trait OverflowSink {
     fn follow(&mut self, _program: &mut ReplayedProgram, _words: &[AtomicU64], _end: usize) {}
 
     /// Charges the cost of an access to the line of Python at the words followed so far.
-    fn charge_python(&mut self, _program: &mut ReplayedProgram, _outcome: &Outcome) {}
+    fn charge_python(&mut self, _program: &mut ReplayedProgram, _outcome: &AccessOutcome) {}
 
     /// Charges the time of the elements of a string instruction to that line.
     fn charge_python_string(&mut self, _program: &mut ReplayedProgram, _millicycles: u64) {}
@@ -127,7 +128,7 @@ pub(crate) trait OverflowSink {
 /// Replays words. Holds everything that they change.
 pub(crate) struct Replay<'a, D: OverflowSink> {
     pub(crate) core: &'a mut Core,
-    pub(crate) shared: &'a mut Shared,
+    pub(crate) shared: &'a mut SharedLevels,
     pub(crate) program: &'a mut ReplayedProgram,
     pub(crate) cursor: &'a mut Cursor,
     pub(crate) due: &'a mut D,
@@ -187,7 +188,7 @@ fn take_hits<const HUGE: bool>(
 /// full. Returns the index of the next word.
 fn take_runs(
     core: &mut Core,
-    shared: &Shared,
+    shared: &SharedLevels,
     entries: &mut Entries,
     events: &mut PendingEvents,
     words: &[AtomicU64],
@@ -236,7 +237,7 @@ fn is_for_caller(mark: u64) -> bool {
 impl<'a, D: OverflowSink> Replay<'a, D> {
     pub(crate) fn new(
         core: &'a mut Core,
-        shared: &'a mut Shared,
+        shared: &'a mut SharedLevels,
         program: &'a mut ReplayedProgram,
         cursor: &'a mut Cursor,
         due: &'a mut D,
@@ -258,7 +259,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     /// program is known. With `moves`, some accesses go elsewhere.
     pub(crate) fn repeated(
         core: &'a mut Core,
-        shared: &'a mut Shared,
+        shared: &'a mut SharedLevels,
         program: &'a mut ReplayedProgram,
         cursor: &'a mut Cursor,
         due: &'a mut D,
@@ -511,7 +512,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             kind: access.kind,
             bytes,
         };
-        let (core, mut outcome) = (&mut self.core, Outcome::default());
+        let (core, mut outcome) = (&mut self.core, AccessOutcome::default());
         core.supply_line(self.shared, event.missed, &line_access, &mut outcome);
         self.charge(index, addr, &outcome);
         self.charge_python(words, event.at as usize, &outcome);
@@ -567,7 +568,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     #[cold]
-    fn charge_sharing(&mut self, place: SharingPlace, bytes: LineBytes, outcome: &Outcome) {
+    fn charge_sharing(&mut self, place: SharingPlace, bytes: LineBytes, outcome: &AccessOutcome) {
         if !self.program.is_outside {
             let data = self.program.data.as_deref();
             self.cursor.sharing.add(place, bytes, outcome, data);
@@ -887,7 +888,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         place: AccessPlace<'_>,
         (addr, size): (u64, u32),
         bytes: LineBytes,
-        outcome: &Outcome,
+        outcome: &AccessOutcome,
     ) {
         self.charge(place.index, addr, outcome);
         if Core::crosses_line(addr, size)
@@ -914,7 +915,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, index: u32, addr: u64, outcome: &Outcome) {
+    fn charge(&mut self, index: u32, addr: u64, outcome: &AccessOutcome) {
         let is_outside = self.program.is_outside;
         if !is_outside {
             charge(self.program, index, outcome);
@@ -931,7 +932,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
     /// Charges an access of the word at `at` to the line of Python that makes it.
     #[inline(always)]
-    fn charge_python(&mut self, words: &[AtomicU64], at: usize, outcome: &Outcome) {
+    fn charge_python(&mut self, words: &[AtomicU64], at: usize, outcome: &AccessOutcome) {
         if self.program.python.is_used() && !self.program.is_outside {
             self.due.follow(self.program, words, at + 1);
             self.due.charge_python(self.program, outcome);
@@ -1064,7 +1065,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 
 /// Charges an access's misses to its code location.
 #[inline(always)]
-fn charge(program: &mut ReplayedProgram, index: u32, outcome: &Outcome) {
+fn charge(program: &mut ReplayedProgram, index: u32, outcome: &AccessOutcome) {
     let sites = &mut program.sites;
     if index as usize >= sites.len() {
         let accesses = program.catalogue.access_count();

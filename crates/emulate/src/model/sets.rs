@@ -4,7 +4,7 @@
 //! one in `one_in` is modelled. The estimate is the sum over the modelled classes times `one_in`.
 //! The variance between them gives its error.
 
-use memgauge_machine::{CLASSES, CacheConfig, Config, Outcome};
+use memgauge_machine::{AccessOutcome, CLASSES, CacheConfig, Config};
 use memgauge_trace::groups::{student, variance_of_sum};
 use memgauge_trace::{CrowdFacts, EstimatedFacts, LookFacts, SetsFacts, Unit, catalogue as events};
 
@@ -350,7 +350,7 @@ impl ClassSums {
     }
 
     #[inline(always)]
-    pub(crate) fn add(&mut self, class: u32, outcome: &Outcome) {
+    pub(crate) fn add(&mut self, class: u32, outcome: &AccessOutcome) {
         let (read, written) = (outcome.dram_read_bytes, outcome.dram_write_bytes);
         let all = [
             u64::from(outcome.l1d_misses),

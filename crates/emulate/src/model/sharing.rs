@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use memgauge_machine::{LINE_BYTES, LineBytes, Outcome, Sharing};
+use memgauge_machine::{AccessOutcome, LINE_BYTES, LineBytes, LineSharing};
 
 use crate::model::data::DataMap;
 
@@ -48,7 +48,7 @@ impl ThreadSharing {
         &mut self,
         place: SharingPlace,
         bytes: LineBytes,
-        outcome: &Outcome,
+        outcome: &AccessOutcome,
         data: Option<&DataMap>,
     ) {
         let place = SharingPlace {
@@ -67,15 +67,15 @@ impl ThreadSharing {
         let sharing = outcome.sharing;
         sums.bytes.loaded |= bytes.loaded;
         sums.bytes.stored |= bytes.stored;
-        sums.hitm += u64::from(sharing.has(Sharing::HITM));
-        sums.invalidating += u64::from(sharing.has(Sharing::INVALIDATES));
-        if sharing.has(Sharing::HITM) {
+        sums.hitm += u64::from(sharing.has(LineSharing::HITM));
+        sums.invalidating += u64::from(sharing.has(LineSharing::INVALIDATES));
+        if sharing.has(LineSharing::HITM) {
             sums.stalled_millicycles += outcome.stalled.latency;
         }
-        if sharing.has(Sharing::REGAINS) {
+        if sharing.has(LineSharing::REGAINS) {
             self.regained.push(place);
         }
-        if sharing.has(Sharing::TRUE) {
+        if sharing.has(LineSharing::TRUE) {
             self.share_truly(place.line);
         }
     }

@@ -6,7 +6,7 @@
 //! host's own cache miss.
 
 use super::FLAGS;
-use super::row::{Group, RowBefore, RowUse, WORDS};
+use super::row::{RowBefore, RowUse, WORDS, WordGroup};
 
 /// The flags of a word in an [ordered set](super::ordered).
 const FLAG_BITS: u32 = FLAGS as u32;
@@ -23,7 +23,7 @@ impl RowUse {
 }
 
 /// Searches on first-level misses. All numbers are below 2^63.
-pub(crate) trait Rows {
+pub(crate) trait RowSearch {
     /// Returns the position of `line` in at most 16 `lines`.
     fn find(lines: &[u64], line: u64) -> Option<usize>;
 
@@ -43,7 +43,7 @@ pub(crate) trait Rows {
 /// Portable version.
 pub(crate) struct Portable;
 
-impl Rows for Portable {
+impl RowSearch for Portable {
     #[inline(always)]
     fn find(lines: &[u64], line: u64) -> Option<usize> {
         lines.iter().position(|&held| held == line)
@@ -82,7 +82,7 @@ pub(crate) struct Fours;
 mod fours {
     use std::arch::x86_64::*;
 
-    use super::{Fours, MOST_WAYS, NEVER, Portable, Rows};
+    use super::{Fours, MOST_WAYS, NEVER, Portable, RowSearch};
 
     #[inline(always)]
     fn four(values: &[u64; 4]) -> __m256i {
@@ -183,7 +183,7 @@ mod fours {
         place_of_least(later)
     }
 
-    impl Rows for Fours {
+    impl RowSearch for Fours {
         #[inline(always)]
         fn find(lines: &[u64], line: u64) -> Option<usize> {
             debug_assert!(lines.len() <= MOST_WAYS);
@@ -238,7 +238,7 @@ pub(crate) struct Eights;
 mod eights {
     use std::arch::x86_64::*;
 
-    use super::{Eights, MOST_WAYS, NEVER, Rows};
+    use super::{Eights, MOST_WAYS, NEVER, RowSearch};
 
     /// Returns the mask of the entries, among eight from `start`, of a row of `len` entries.
     #[inline(always)]
@@ -257,7 +257,7 @@ mod eights {
         }
     }
 
-    impl Rows for Eights {
+    impl RowSearch for Eights {
         #[inline(always)]
         fn find(lines: &[u64], line: u64) -> Option<usize> {
             debug_assert!(lines.len() <= MOST_WAYS);
@@ -321,19 +321,19 @@ mod eights {
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) fn use_row<const N: usize>(
-    row: [&mut Group; N],
+    row: [&mut WordGroup; N],
     row_use: RowUse,
-    width: Width,
+    width: SearchWidth,
 ) -> RowBefore {
     match width {
-        Width::Any => use_row_portably(row, row_use),
+        SearchWidth::Any => use_row_portably(row, row_use),
         // SAFETY: all widths but `Any` are only used on hosts with AVX2.
         #[cfg(target_arch = "x86_64")]
         _ => unsafe { ordered_rows::use_row(row, row_use) },
     }
 }
 
-fn use_row_portably<const N: usize>(row: [&mut Group; N], row_use: RowUse) -> RowBefore {
+fn use_row_portably<const N: usize>(row: [&mut WordGroup; N], row_use: RowUse) -> RowBefore {
     let mut words = row.iter().flat_map(|group| &group.0);
     let found = words.position(|word| word & !FLAG_BITS == row_use.line);
     let way = found.unwrap_or(row_use.ways - 1);
@@ -351,11 +351,11 @@ fn use_row_portably<const N: usize>(row: [&mut Group; N], row_use: RowUse) -> Ro
 mod ordered_rows {
     use std::arch::x86_64::*;
 
-    use super::{FLAG_BITS, Group, RowBefore, RowUse, WORDS};
+    use super::{FLAG_BITS, RowBefore, RowUse, WORDS, WordGroup};
 
     // Rejected: AVX-512. It was no faster for sets of 16 ways and slower for those of 8.
     #[target_feature(enable = "avx2")]
-    pub(super) fn use_row<const N: usize>(row: [&mut Group; N], row_use: RowUse) -> RowBefore {
+    pub(super) fn use_row<const N: usize>(row: [&mut WordGroup; N], row_use: RowUse) -> RowBefore {
         let mut found = 0u64;
         for (n, group) in row.iter().enumerate() {
             found |= u64::from(places_of(group, row_use.line)) << (WORDS * n);
@@ -376,7 +376,7 @@ mod ordered_rows {
     /// Returns one bit per word that is `line` with any flags.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn places_of(group: &Group, line: u32) -> u32 {
+    fn places_of(group: &WordGroup, line: u32) -> u32 {
         // SAFETY: a group has eight words and is aligned.
         let words = unsafe { _mm256_load_si256(group.0.as_ptr().cast()) };
         let lines = _mm256_and_si256(words, _mm256_set1_epi32(!FLAG_BITS as i32));
@@ -388,7 +388,7 @@ mod ordered_rows {
     /// the first place. Returns the words as they were.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn shift(group: &mut Group, before: __m256i, last_moved: i32) -> __m256i {
+    fn shift(group: &mut WordGroup, before: __m256i, last_moved: i32) -> __m256i {
         // SAFETY: a group has eight words and is aligned.
         let words = unsafe { _mm256_load_si256(group.0.as_ptr().cast()) };
         let middle = _mm256_permute2x128_si256::<0x21>(before, words);
@@ -402,9 +402,9 @@ mod ordered_rows {
     }
 }
 
-/// The fastest version of [`Rows`] on this host.
+/// The fastest version of [`RowSearch`] on this host.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Width {
+pub(crate) enum SearchWidth {
     /// [`Portable`].
     Any,
     /// [`Fours`].
@@ -415,15 +415,15 @@ pub(crate) enum Width {
     Eights,
 }
 
-impl Width {
-    pub(crate) fn of_this_host() -> Width {
+impl SearchWidth {
+    pub(crate) fn of_this_host() -> SearchWidth {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
-            return Width::Eights;
+            return SearchWidth::Eights;
         } else if is_x86_feature_detected!("avx2") {
-            return Width::Fours;
+            return SearchWidth::Fours;
         }
-        Width::Any
+        SearchWidth::Any
     }
 }
 
@@ -454,7 +454,7 @@ const NEVER: u64 = (i64::MAX as u64) & !15;
 mod tests {
     use super::*;
 
-    fn check<R: Rows>() {
+    fn check<R: RowSearch>() {
         let most = i64::MAX as u64;
         for count in 1..40usize {
             for at in 0..count {

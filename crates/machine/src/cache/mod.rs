@@ -25,7 +25,7 @@ use crate::{CacheConfig, Replacement};
 pub use host::fetch_early;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::{Eights, Fours};
-pub(crate) use host::{Portable, Rows, Width};
+pub(crate) use host::{Portable, RowSearch, SearchWidth};
 use ordered::Ordered;
 use wide::Wide;
 
@@ -61,7 +61,7 @@ pub(crate) fn tag_in(word: u64) -> u64 {
 }
 
 /// Result of a lookup that fills the line.
-pub(crate) enum Found {
+pub(crate) enum LookupResult {
     /// The line was held. Its previous word.
     Hit(u64),
     /// The line was not held. The evicted word, or [`EMPTY`].
@@ -191,7 +191,7 @@ impl Cache {
     /// Makes the line the last used one and fills it if it is absent. Adds `set` to its flags. If
     /// it was held, removes `clear` from them.
     #[inline]
-    pub(crate) fn take(&mut self, tag: u64, set: u64, clear: u64) -> Found {
+    pub(crate) fn take(&mut self, tag: u64, set: u64, clear: u64) -> LookupResult {
         let wide = match self {
             Cache::Ordered(cache) => match cache.take(tag, set, clear) {
                 Some(found) => return found,

@@ -22,12 +22,12 @@
 //! Rejected: a word of the host for each line, with an order of way numbers and a byte of hash for
 //! each way. A set of 16 ways took 152 bytes in three cache lines of the host.
 
-use super::host::{self, Width};
-use super::row::{Group, RowBefore, RowUse, WORDS};
+use super::host::{self, SearchWidth};
+use super::row::{RowBefore, RowUse, WORDS, WordGroup};
 use super::wide::Wide;
 use crate::Replacement;
 
-use super::{DIRTY, EMPTY, Evicted, FLAGS, Found, SPACE_SHIFT, SPACE_STEP, Sets, TAG_MASK};
+use super::{DIRTY, EMPTY, Evicted, FLAGS, LookupResult, SPACE_SHIFT, SPACE_STEP, Sets, TAG_MASK};
 
 /// Maximum number of ways.
 pub(super) const MOST_WAYS: usize = 48;
@@ -45,16 +45,16 @@ const RECENT: usize = 64;
 /// The tags of a cache with LRU sets.
 #[derive(Clone)]
 pub(crate) struct Ordered {
-    groups: Vec<Group>,
+    groups: Vec<WordGroup>,
     /// Number of groups before the first set, so that it begins with a cache line of the host.
     unused: usize,
     /// Number of groups of a set.
     row_groups: usize,
     ways: usize,
     sets: Sets,
-    regions: Regions,
+    regions: RegionNumbers,
     evicted: Evicted,
-    width: Width,
+    width: SearchWidth,
 }
 
 /// Set and word of a line.
@@ -66,13 +66,13 @@ struct Position {
 
 /// A quotient's part above [`QUOTIENT_BITS`] and the address space.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Region(u64);
+struct AddressRegion(u64);
 
-impl Region {
-    const NONE: Region = Region(u64::MAX);
+impl AddressRegion {
+    const NONE: AddressRegion = AddressRegion(u64::MAX);
 
-    fn new(quotient: u64, space: u64) -> Region {
-        Region(quotient >> QUOTIENT_BITS | space << 32)
+    fn new(quotient: u64, space: u64) -> AddressRegion {
+        AddressRegion(quotient >> QUOTIENT_BITS | space << 32)
     }
 
     fn quotient(self) -> u64 {
@@ -91,23 +91,23 @@ impl Region {
 
 /// The numbers of regions.
 #[derive(Clone)]
-struct Regions {
+struct RegionNumbers {
     /// Recently used regions, and their numbers at the position in a word.
-    recent: [(Region, u32); RECENT],
-    by_number: Vec<Region>,
+    recent: [(AddressRegion, u32); RECENT],
+    by_number: Vec<AddressRegion>,
 }
 
-impl Regions {
-    fn new() -> Regions {
-        Regions {
-            recent: [(Region::NONE, 0); RECENT],
+impl RegionNumbers {
+    fn new() -> RegionNumbers {
+        RegionNumbers {
+            recent: [(AddressRegion::NONE, 0); RECENT],
             by_number: Vec::new(),
         }
     }
 
     /// Returns the number of a region, at its position in a word, if it is known.
     #[inline(always)]
-    fn find(&self, region: Region) -> Option<u32> {
+    fn find(&self, region: AddressRegion) -> Option<u32> {
         let (recent, number) = self.recent[region.recent_place()];
         if recent == region {
             return Some(number);
@@ -116,14 +116,14 @@ impl Regions {
     }
 
     #[cold]
-    fn search(&self, region: Region) -> Option<u32> {
+    fn search(&self, region: AddressRegion) -> Option<u32> {
         let number = self.by_number.iter().position(|&known| known == region);
         number.map(|number| (number as u32) << REGION_SHIFT)
     }
 
-    /// As [`Regions::find`], and adds an unknown region. `None` if there are too many.
+    /// As [`RegionNumbers::find`], and adds an unknown region. `None` if there are too many.
     #[inline(always)]
-    fn find_or_add(&mut self, region: Region) -> Option<u32> {
+    fn find_or_add(&mut self, region: AddressRegion) -> Option<u32> {
         let (recent, number) = self.recent[region.recent_place()];
         if recent == region {
             return Some(number);
@@ -132,7 +132,7 @@ impl Regions {
     }
 
     #[cold]
-    fn add(&mut self, region: Region) -> Option<u32> {
+    fn add(&mut self, region: AddressRegion) -> Option<u32> {
         let number = match self.search(region) {
             Some(number) => number,
             None if self.by_number.len() == MOST_REGIONS => return None,
@@ -149,25 +149,25 @@ impl Regions {
 impl Ordered {
     pub(super) fn new(sets: u64, ways: usize, evicted: Evicted) -> Ordered {
         let row_groups = ways.div_ceil(WORDS);
-        let groups = vec![Group([NO_LINE; WORDS]); sets as usize * row_groups + 1];
+        let groups = vec![WordGroup([NO_LINE; WORDS]); sets as usize * row_groups + 1];
         Ordered {
-            unused: (groups.as_ptr() as usize / size_of::<Group>()) % 2,
+            unused: (groups.as_ptr() as usize / size_of::<WordGroup>()) % 2,
             groups,
             row_groups,
             ways,
             sets: Sets::new(sets),
-            regions: Regions::new(),
+            regions: RegionNumbers::new(),
             evicted,
-            width: Width::of_this_host(),
+            width: SearchWidth::of_this_host(),
         }
     }
 
     /// As [`Cache::take`](super::Cache::take). `None`, without an effect, if there are too many
     /// regions.
     #[inline]
-    pub(super) fn take(&mut self, tag: u64, set: u64, clear: u64) -> Option<Found> {
+    pub(super) fn take(&mut self, tag: u64, set: u64, clear: u64) -> Option<LookupResult> {
         let (set_number, quotient) = self.sets.divide(tag);
-        let region = Region::new(quotient, tag >> SPACE_SHIFT);
+        let region = AddressRegion::new(quotient, tag >> SPACE_SHIFT);
         let row_use = RowUse {
             line: self.regions.find_or_add(region)? | low_part(quotient),
             set: set as u32,
@@ -177,9 +177,11 @@ impl Ordered {
         let before = self.use_row(set_number, row_use);
         let flags = u64::from(before.word) & FLAGS;
         Some(match before.held {
-            true => Found::Hit(tag | flags),
-            false if self.evicted == Evicted::Dirty && flags & DIRTY == 0 => Found::Miss(EMPTY),
-            false => Found::Miss(self.word(set_number, before.word)),
+            true => LookupResult::Hit(tag | flags),
+            false if self.evicted == Evicted::Dirty && flags & DIRTY == 0 => {
+                LookupResult::Miss(EMPTY)
+            }
+            false => LookupResult::Miss(self.word(set_number, before.word)),
         })
     }
 
@@ -194,7 +196,7 @@ impl Ordered {
     }
 
     #[inline(always)]
-    fn row_mut(&mut self, set: usize) -> &mut [Group] {
+    fn row_mut(&mut self, set: usize) -> &mut [WordGroup] {
         let first = self.unused + set * self.row_groups;
         &mut self.groups[first..first + self.row_groups]
     }
@@ -257,7 +259,7 @@ impl Ordered {
     #[inline(always)]
     fn position(&self, tag: u64) -> Option<Position> {
         let (set, quotient) = self.sets.divide(tag);
-        let region = Region::new(quotient, tag >> SPACE_SHIFT);
+        let region = AddressRegion::new(quotient, tag >> SPACE_SHIFT);
         let word = self.regions.find(region)? | low_part(quotient);
         Some(Position { set, word })
     }
@@ -294,7 +296,7 @@ fn low_part(quotient: u64) -> u32 {
 }
 
 #[inline(never)]
-fn use_wide_row(row: &mut [Group], row_use: RowUse, width: Width) -> RowBefore {
+fn use_wide_row(row: &mut [WordGroup], row_use: RowUse, width: SearchWidth) -> RowBefore {
     match row {
         [one, two, three] => host::use_row([one, two, three], row_use, width),
         [one, two, three, four] => host::use_row([one, two, three, four], row_use, width),
@@ -328,24 +330,24 @@ mod tests {
         }
     }
 
-    fn widths() -> Vec<Width> {
-        let mut widths = vec![Width::Any];
+    fn widths() -> Vec<SearchWidth> {
+        let mut widths = vec![SearchWidth::Any];
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx2") {
-                widths.push(Width::Fours);
+                widths.push(SearchWidth::Fours);
             }
             if is_x86_feature_detected!("avx512f") {
-                widths.push(Width::Eights);
+                widths.push(SearchWidth::Eights);
             }
         }
         widths
     }
 
-    fn same(one: &Found, other: &Found) -> bool {
+    fn same(one: &LookupResult, other: &LookupResult) -> bool {
         match (one, other) {
-            (Found::Hit(one), Found::Hit(other)) => one == other,
-            (Found::Miss(one), Found::Miss(other)) => one == other,
+            (LookupResult::Hit(one), LookupResult::Hit(other)) => one == other,
+            (LookupResult::Miss(one), LookupResult::Miss(other)) => one == other,
             _ => false,
         }
     }
@@ -439,10 +441,10 @@ mod tests {
     fn clean_lines_leave_unnoticed_where_only_dirty_ones_matter() {
         let mut cache = Ordered::new(1, 2, Evicted::Dirty);
         let mut take = |line: u64, set| cache.take(line << 2, set, 0);
-        assert!(matches!(take(1, DIRTY), Some(Found::Miss(EMPTY))));
-        assert!(matches!(take(2, 0), Some(Found::Miss(EMPTY))));
-        assert!(matches!(take(3, 0), Some(Found::Miss(word)) if word == 1 << 2 | DIRTY));
-        assert!(matches!(take(4, 0), Some(Found::Miss(EMPTY))));
+        assert!(matches!(take(1, DIRTY), Some(LookupResult::Miss(EMPTY))));
+        assert!(matches!(take(2, 0), Some(LookupResult::Miss(EMPTY))));
+        assert!(matches!(take(3, 0), Some(LookupResult::Miss(word)) if word == 1 << 2 | DIRTY));
+        assert!(matches!(take(4, 0), Some(LookupResult::Miss(EMPTY))));
     }
 
     #[test]

@@ -6,7 +6,7 @@ pub(super) const WORDS: usize = 8;
 /// Words of a set that the host handles at once.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-pub(super) struct Group(pub(super) [u32; WORDS]);
+pub(super) struct WordGroup(pub(super) [u32; WORDS]);
 
 /// A use of a line in its set.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Sets with any number of ways and any replacement policy. The words are in no order, and each way
 //! has a stamp of its last use.
 
-use super::{EMPTY, Found, Sets, tag_in, tree};
+use super::{EMPTY, LookupResult, Sets, tag_in, tree};
 use crate::Replacement;
 
 pub(crate) struct Wide {
@@ -38,7 +38,7 @@ impl Wide {
     }
 
     #[inline(never)]
-    pub(super) fn take(&mut self, tag: u64, set_flags: u64, clear: u64) -> Found {
+    pub(super) fn take(&mut self, tag: u64, set_flags: u64, clear: u64) -> LookupResult {
         let set = self.sets.of(tag);
         let held = self.find(set, tag);
         let way = held.unwrap_or_else(|| self.coldest(set));
@@ -51,9 +51,9 @@ impl Wide {
         };
         self.use_way(set, way);
         if held.is_some() {
-            Found::Hit(before)
+            LookupResult::Hit(before)
         } else {
-            Found::Miss(before)
+            LookupResult::Miss(before)
         }
     }
 

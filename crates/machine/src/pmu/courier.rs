@@ -18,14 +18,14 @@
 use memgauge_trace::{AccessKind, DataSource, EventId, catalogue};
 
 use super::delivery::{Delivered, Delivery, Pipeline, Precise, Tagged};
-use super::sampling::Access;
-use super::{Overflow, PmuConfig};
+use super::sampling::SampledAccess;
+use super::{PmuConfig, SampledOverflow};
 use crate::clock::Clock;
 use crate::events::*;
-use crate::{Counts, Outcome};
+use crate::{AccessOutcome, Counts};
 
 /// The parts of a core that its courier reads and changes.
-pub(crate) struct Stage<'a> {
+pub(crate) struct CourierCore<'a> {
     pub(crate) counts: &'a mut [u64; catalogue::COUNT],
     /// Millicycles that the core stalled.
     pub(crate) stalled: &'a mut u64,
@@ -38,10 +38,10 @@ pub(crate) struct Stage<'a> {
     /// Millicycles of its instructions.
     pub(crate) moving: u64,
     pub(crate) clock: Clock,
-    pub(crate) pending: &'a mut Vec<Overflow>,
+    pub(crate) pending: &'a mut Vec<SampledOverflow>,
 }
 
-impl Stage<'_> {
+impl CourierCore<'_> {
     fn now(&self) -> u64 {
         *self.base + self.moving + *self.stalled
     }
@@ -49,7 +49,7 @@ impl Stage<'_> {
 
 /// State of a counter between two records.
 #[derive(Clone, Copy)]
-enum State {
+enum CounterState {
     Counting,
     /// It has overflowed. The next event fires.
     Armed,
@@ -58,7 +58,7 @@ enum State {
     Firing {
         beyond: u64,
         from: u64,
-        access: Access,
+        access: SampledAccess,
     },
     /// As `Firing`, for events that retire in sums. The number of events that will still pass.
     Passing {
@@ -66,7 +66,7 @@ enum State {
     },
 }
 
-struct Counter {
+struct CourierCounter {
     event: EventId,
     period: u64,
     by_access: bool,
@@ -74,7 +74,7 @@ struct Counter {
     seen: u64,
     /// Events since the last record.
     value: u64,
-    state: State,
+    state: CounterState,
     /// Position of the next tag.
     tag: u64,
     /// Period at its last overflow, for the record.
@@ -85,7 +85,7 @@ struct Counter {
 
 /// Loads in flight when the core was stopped.
 #[derive(Default)]
-struct Window {
+struct LoadsInFlight {
     lines: u32,
     until: u64,
     /// Millicycles of the stop during which their lines arrive.
@@ -94,7 +94,7 @@ struct Window {
 
 /// Records in the buffer.
 #[derive(Default)]
-struct Buffer {
+struct RecordBuffer {
     records: u32,
     /// Time at which the interrupt handler begins, in millicycles.
     due: Option<u64>,
@@ -106,9 +106,9 @@ struct Buffer {
 pub(crate) struct Courier {
     delivery: Delivery,
     pipeline: Pipeline,
-    counters: Vec<Counter>,
-    window: Window,
-    buffer: Buffer,
+    counters: Vec<CourierCounter>,
+    in_flight: LoadsInFlight,
+    buffer: RecordBuffer,
     place: u64,
     /// Stalls of the core by cause at the last check.
     stalled_by_cause: [u64; STALLS.len()],
@@ -128,13 +128,13 @@ impl Courier {
     /// Returns `None` if delivery is ideal.
     pub(crate) fn new(pmu: &PmuConfig) -> Option<Box<Courier>> {
         let pipeline = *pmu.delivery.pipeline()?;
-        let counter = |spec: &super::SampleSpec| Counter {
+        let counter = |spec: &super::SampleSpec| CourierCounter {
             event: spec.event,
             period: spec.period,
             by_access: is_memory(spec.event),
             seen: 0,
             value: 0,
-            state: State::Counting,
+            state: CounterState::Counting,
             tag: spec.period,
             overflowed: spec.period,
             paused: false,
@@ -143,8 +143,8 @@ impl Courier {
             delivery: pmu.delivery,
             pipeline,
             counters: pmu.samples.iter().map(counter).collect(),
-            window: Window::default(),
-            buffer: Buffer::default(),
+            in_flight: LoadsInFlight::default(),
+            buffer: RecordBuffer::default(),
             place: 0,
             stalled_by_cause: [0; STALLS.len()],
             summed: 0,
@@ -157,7 +157,7 @@ impl Courier {
     }
 
     pub(crate) fn done(&self) -> Delivered {
-        let counting = |c: &&Counter| !matches!(c.state, State::Passing { .. });
+        let counting = |c: &&CourierCounter| !matches!(c.state, CounterState::Passing { .. });
         Delivered {
             rest: self.counters.iter().filter(counting).map(|c| c.value).sum(),
             ..self.done
@@ -171,7 +171,7 @@ impl Courier {
         for counter in self.counters.iter_mut().filter(|c| c.event == event) {
             counter.period = period;
             counter.tag = place.saturating_add(period);
-            if matches!(counter.state, State::Counting) {
+            if matches!(counter.state, CounterState::Counting) {
                 counter.value = 0;
             }
         }
@@ -181,9 +181,9 @@ impl Courier {
     pub(crate) fn pause(&mut self, paused: bool) {
         let place = self.place;
         for counter in &mut self.counters {
-            if paused && !matches!(counter.state, State::Counting) {
+            if paused && !matches!(counter.state, CounterState::Counting) {
                 self.done.passed += counter.value;
-                (counter.state, counter.value) = (State::Counting, 0);
+                (counter.state, counter.value) = (CounterState::Counting, 0);
             }
             if counter.paused && !paused {
                 // Nothing was tagged during the pause.
@@ -196,45 +196,45 @@ impl Courier {
     /// Handles an access that was not a plain hit.
     pub(crate) fn access(
         &mut self,
-        stage: &mut Stage<'_>,
+        core: &mut CourierCore<'_>,
         instructions: u64,
-        access: &Access,
-        out: &mut Outcome,
+        access: &SampledAccess,
+        out: &mut AccessOutcome,
     ) {
         self.place = instructions.max(self.place + 1);
-        self.hand_over(stage);
-        if self.is_due(stage.now()) {
-            self.stop(stage);
+        self.hand_over(core);
+        if self.is_due(core.now()) {
+            self.stop(core);
         }
-        self.make_again(stage, access.kind, out);
+        self.make_again(core, access.kind, out);
         self.behind_miss = out.l2_misses > 0;
         self.misses += u64::from(out.l2_misses);
         for at in 0..self.counters.len() {
             if self.counters[at].by_access {
-                self.count(at, stage, access);
+                self.count(at, core, access);
             }
         }
-        self.stalled_by_cause = *stage.stalled_by_cause;
+        self.stalled_by_cause = *core.stalled_by_cause;
     }
 
     /// Handles retired instructions, including loads and stores.
-    pub(crate) fn sums(&mut self, stage: &mut Stage<'_>, after: &Counts) {
+    pub(crate) fn sums(&mut self, core: &mut CourierCore<'_>, after: &Counts) {
         let instructions = after[INSTRUCTIONS] - self.summed;
         self.summed = after[INSTRUCTIONS];
         self.place = self.place.max(self.summed);
         for at in 0..self.counters.len() {
             if !self.counters[at].by_access {
-                self.count_sum(at, stage, after, instructions);
+                self.count_sum(at, core, after, instructions);
             }
         }
-        self.stalled_by_cause = *stage.stalled_by_cause;
+        self.stalled_by_cause = *core.stalled_by_cause;
     }
 
     /// Returns the distance to the next deadline of each event that retires in sums.
     pub(crate) fn distances(&self) -> impl Iterator<Item = (EventId, u64)> + '_ {
         let sums = self.counters.iter().filter(|c| !c.by_access);
         sums.map(|c| match c.state {
-            State::Passing { left } => (c.event, left),
+            CounterState::Passing { left } => (c.event, left),
             _ => (c.event, c.period.saturating_sub(c.value)),
         })
     }
@@ -244,17 +244,17 @@ impl Courier {
     }
 
     /// Writes the records that are due, which stops the core.
-    fn stop(&mut self, stage: &mut Stage<'_>) {
-        let now = stage.now();
-        self.stall(stage);
+    fn stop(&mut self, core: &mut CourierCore<'_>) {
+        let now = core.now();
+        self.stall(core);
         for at in 0..self.counters.len() {
             if self.counters[at].is_due(self.place, now) {
-                self.write(at, stage);
+                self.write(at, core);
             }
         }
     }
 
-    fn stall(&mut self, stage: &mut Stage<'_>) {
+    fn stall(&mut self, core: &mut CourierCore<'_>) {
         let cycles = match &self.delivery {
             Delivery::Ideal => 0,
             Delivery::Precise(p) => p.assist_cycles,
@@ -262,11 +262,11 @@ impl Courier {
             Delivery::Tagged(p) => p.handler_cycles,
         };
         self.done.stops += 1;
-        self.wait(stage, u64::from(cycles) * 1000);
+        self.wait(core, u64::from(cycles) * 1000);
         let p = &self.pipeline;
         let grown = self.misses / u64::from(p.backlog_misses);
         let backlog = grown.min(u64::from(p.backlog_lines)) as u32;
-        self.window = Window {
+        self.in_flight = LoadsInFlight {
             lines: p.fill_buffers + backlog,
             until: self.place + u64::from(p.reorder_window),
             hidden: u64::from(cycles) * 1000,
@@ -274,19 +274,19 @@ impl Courier {
         self.misses = 0;
     }
 
-    fn wait(&mut self, stage: &mut Stage<'_>, millicycles: u64) {
-        *stage.base += millicycles;
+    fn wait(&mut self, core: &mut CourierCore<'_>, millicycles: u64) {
+        *core.base += millicycles;
         self.done.millicycles += millicycles;
     }
 
     /// Writes the record of a counter that has fired.
-    fn write(&mut self, at: usize, stage: &mut Stage<'_>) {
+    fn write(&mut self, at: usize, core: &mut CourierCore<'_>) {
         let counter = &mut self.counters[at];
         let access = match counter.state {
-            State::Firing { access, .. } => Some(access),
+            CounterState::Firing { access, .. } => Some(access),
             _ => None,
         };
-        counter.state = State::Counting;
+        counter.state = CounterState::Counting;
         let records = match self.delivery {
             Delivery::Interrupt(_) => counter.value / counter.overflowed,
             _ => 1,
@@ -295,11 +295,11 @@ impl Courier {
             Delivery::Interrupt(_) => counter.value %= counter.overflowed,
             _ => counter.value = 0,
         }
-        let record = record(counter, access, stage.clock.ns(stage.now()));
+        let record = record(counter, access, core.clock.ns(core.now()));
         for _ in 0..records {
-            if self.has_room(stage.now()) {
+            if self.has_room(core.now()) {
                 self.done.records += 1;
-                stage.pending.push(record);
+                core.pending.push(record);
             } else {
                 self.done.full += 1;
             }
@@ -322,11 +322,11 @@ impl Courier {
     }
 
     /// Runs the handler that reads a full buffer when it is due.
-    fn hand_over(&mut self, stage: &mut Stage<'_>) {
+    fn hand_over(&mut self, core: &mut CourierCore<'_>) {
         let Delivery::Precise(precise) = self.delivery else {
             return;
         };
-        if self.buffer.due.is_none_or(|due| stage.now() < due) {
+        if self.buffer.due.is_none_or(|due| core.now() < due) {
             return;
         }
         self.done.swaps += 1;
@@ -334,46 +334,54 @@ impl Courier {
         let mut cost = u64::from(precise.swap_cycles) * 1000;
         if precise.drained_elsewhere {
             // The handler waits for the other buffer, because losing it would be worse.
-            cost += self.buffer.other_free.saturating_sub(stage.now());
-            self.buffer.other_free = stage.now() + cost + drain;
+            cost += self.buffer.other_free.saturating_sub(core.now());
+            self.buffer.other_free = core.now() + cost + drain;
         } else {
             cost += drain;
         }
-        self.wait(stage, cost);
+        self.wait(core, cost);
         self.buffer.records = 0;
         self.buffer.due = None;
     }
 
     /// Subtracts the counts of a load that was aborted and repeated.
-    fn make_again(&mut self, stage: &mut Stage<'_>, kind: AccessKind, out: &mut Outcome) {
-        if self.place > self.window.until || kind == AccessKind::Store {
+    fn make_again(
+        &mut self,
+        core: &mut CourierCore<'_>,
+        kind: AccessKind,
+        out: &mut AccessOutcome,
+    ) {
+        if self.place > self.in_flight.until || kind == AccessKind::Store {
             return;
         }
-        let mut stalls = *stage.stalled_by_cause;
+        let mut stalls = *core.stalled_by_cause;
         for (stall, before) in stalls.iter_mut().zip(self.stalled_by_cause) {
             *stall -= before;
         }
         let stall: u64 = stalls[..STALL_CAUSES].iter().sum();
         let alone = stall * 2 > u64::from(out.latency_cycles) * 1000;
-        if alone || (out.l1d_misses > 0 && self.window.lines == 0) {
+        if alone || (out.l1d_misses > 0 && self.in_flight.lines == 0) {
             return;
         }
-        self.window.lines = self.window.lines.saturating_sub(u32::from(out.l1d_misses));
+        self.in_flight.lines = self
+            .in_flight
+            .lines
+            .saturating_sub(u32::from(out.l1d_misses));
         self.done.cleared_lines += u64::from(out.l1d_misses);
         self.done.cleared_pages += u64::from(out.dtlb_misses);
-        take_back(stage.counts, out);
-        let hidden = stall.min(self.window.hidden);
-        self.window.hidden -= hidden;
-        *stage.stalled -= hidden;
-        *stage.pipe_free -= hidden.min(*stage.pipe_free);
+        take_back(core.counts, out);
+        let hidden = stall.min(self.in_flight.hidden);
+        self.in_flight.hidden -= hidden;
+        *core.stalled -= hidden;
+        *core.pipe_free -= hidden.min(*core.pipe_free);
         let mut left = hidden;
         let mut take_stall = |event: usize, left: &mut u64| {
             let part = stalls[event].min(*left);
             *left -= part;
-            let sum = &mut stage.stalled_by_cause[event];
+            let sum = &mut core.stalled_by_cause[event];
             *sum -= part;
             // Zero unless stalls are sampled.
-            let count = &mut stage.counts[STALLS[event]];
+            let count = &mut core.counts[STALLS[event]];
             *count = (*count).min(*sum / 1000);
         };
         (0..STALL_CAUSES - 1).for_each(|event| take_stall(event, &mut left));
@@ -385,9 +393,9 @@ impl Courier {
     }
 
     /// Advances a counter of accesses.
-    fn count(&mut self, at: usize, stage: &Stage<'_>, access: &Access) {
+    fn count(&mut self, at: usize, core: &CourierCore<'_>, access: &SampledAccess) {
         let counter = &mut self.counters[at];
-        let now = stage.counts[usize::from(counter.event.0) % catalogue::COUNT];
+        let now = core.counts[usize::from(counter.event.0) % catalogue::COUNT];
         let gained = now - counter.seen;
         counter.seen = now;
         if counter.paused {
@@ -397,7 +405,7 @@ impl Courier {
             Delivery::Ideal => {}
             Delivery::Precise(precise) => self.count_precise(at, gained, access, &precise),
             Delivery::Interrupt(interrupt) => {
-                let from = stage.now() + u64::from(interrupt.skid_cycles) * 1000;
+                let from = core.now() + u64::from(interrupt.skid_cycles) * 1000;
                 self.count_through(at, gained, access, from);
             }
             Delivery::Tagged(tagged) => self.tag(at, gained, access, &tagged),
@@ -405,38 +413,38 @@ impl Courier {
     }
 
     /// Advances a counter that restarts with each record. Events in between are lost.
-    fn count_precise(&mut self, at: usize, gained: u64, access: &Access, precise: &Precise) {
+    fn count_precise(&mut self, at: usize, gained: u64, access: &SampledAccess, precise: &Precise) {
         let counter = &mut self.counters[at];
         match counter.state {
-            State::Counting => {
+            CounterState::Counting => {
                 counter.value += gained;
                 if counter.value >= counter.period {
                     self.done.passed += counter.value - counter.period;
                     counter.overflowed = counter.period;
-                    counter.state = State::Armed;
+                    counter.state = CounterState::Armed;
                 }
             }
-            State::Armed if gained > 0 => {
+            CounterState::Armed if gained > 0 => {
                 self.done.passed += gained;
                 let beyond = self.place + self.delay(precise);
-                self.counters[at].state = State::Firing {
+                self.counters[at].state = CounterState::Firing {
                     beyond,
                     from: 0,
                     access: *access,
                 };
             }
-            State::Firing { .. } => self.done.passed += gained,
-            State::Armed | State::Passing { .. } => {}
+            CounterState::Firing { .. } => self.done.passed += gained,
+            CounterState::Armed | CounterState::Passing { .. } => {}
         }
     }
 
     /// Advances a counter that continues until the interrupt arrives.
-    fn count_through(&mut self, at: usize, gained: u64, access: &Access, from: u64) {
+    fn count_through(&mut self, at: usize, gained: u64, access: &SampledAccess, from: u64) {
         let counter = &mut self.counters[at];
         counter.value += gained;
-        if counter.value >= counter.period && matches!(counter.state, State::Counting) {
+        if counter.value >= counter.period && matches!(counter.state, CounterState::Counting) {
             counter.overflowed = counter.period;
-            counter.state = State::Firing {
+            counter.state = CounterState::Firing {
                 beyond: self.place,
                 from,
                 access: *access,
@@ -445,12 +453,12 @@ impl Courier {
     }
 
     /// Reports the tagged operation if it caused the event, otherwise drops it.
-    fn tag(&mut self, at: usize, gained: u64, access: &Access, tagged: &Tagged) {
+    fn tag(&mut self, at: usize, gained: u64, access: &SampledAccess, tagged: &Tagged) {
         let place = self.place;
         let counter = &mut self.counters[at];
-        if counter.tag == place && gained > 0 && matches!(counter.state, State::Counting) {
+        if counter.tag == place && gained > 0 && matches!(counter.state, CounterState::Counting) {
             counter.overflowed = counter.period;
-            counter.state = State::Firing {
+            counter.state = CounterState::Firing {
                 beyond: place,
                 from: 0,
                 access: *access,
@@ -489,7 +497,13 @@ impl Courier {
     }
 
     /// Advances a counter of sums through all overflows in the sum.
-    fn count_sum(&mut self, at: usize, stage: &mut Stage<'_>, after: &Counts, instructions: u64) {
+    fn count_sum(
+        &mut self,
+        at: usize,
+        core: &mut CourierCore<'_>,
+        after: &Counts,
+        instructions: u64,
+    ) {
         let counter = &mut self.counters[at];
         let now = after.get(counter.event);
         let gained = now - counter.seen;
@@ -499,12 +513,12 @@ impl Courier {
         }
         let mut left = Some(gained);
         while let Some(some) = left {
-            if let State::Passing { .. } = self.counters[at].state {
+            if let CounterState::Passing { .. } = self.counters[at].state {
                 left = self.let_pass(at, some);
                 if left.is_some() {
-                    self.hand_over(stage);
-                    self.stall(stage);
-                    self.write(at, stage);
+                    self.hand_over(core);
+                    self.stall(core);
+                    self.write(at, core);
                 }
                 continue;
             }
@@ -512,7 +526,7 @@ impl Courier {
             if left.is_some() {
                 let passing = self.passing(gained, instructions);
                 self.counters[at].overflowed = self.counters[at].period;
-                self.counters[at].state = State::Passing { left: passing };
+                self.counters[at].state = CounterState::Passing { left: passing };
             }
         }
     }
@@ -538,23 +552,23 @@ impl Courier {
 
     /// Drops the events before the assist and returns the remainder of the sum.
     fn let_pass(&mut self, at: usize, gained: u64) -> Option<u64> {
-        let State::Passing { left } = self.counters[at].state else {
+        let CounterState::Passing { left } = self.counters[at].state else {
             return Some(gained);
         };
         let lost = gained.min(left);
         self.done.passed += lost;
-        self.counters[at].state = State::Passing { left: left - lost };
+        self.counters[at].state = CounterState::Passing { left: left - lost };
         (lost == left).then_some(gained - lost)
     }
 }
 
-impl Counter {
+impl CourierCounter {
     fn is_due(&self, place: u64, now: u64) -> bool {
-        matches!(self.state, State::Firing { beyond, from, .. } if beyond < place && from <= now)
+        matches!(self.state, CounterState::Firing { beyond, from, .. } if beyond < place && from <= now)
     }
 }
 
-fn take_back(counts: &mut [u64; catalogue::COUNT], out: &mut Outcome) {
+fn take_back(counts: &mut [u64; catalogue::COUNT], out: &mut AccessOutcome) {
     let lines = [out.l1d_misses, out.l2_misses, out.llc_misses].map(u64::from);
     let pages = [out.dtlb_misses, out.walks].map(u64::from);
     counts[L1D_MISS] -= lines[0];
@@ -574,8 +588,12 @@ fn take_back(counts: &mut [u64; catalogue::COUNT], out: &mut Outcome) {
     out.source = DataSource::L1d;
 }
 
-fn record(counter: &Counter, access: Option<Access>, time_ns: u64) -> Overflow {
-    Overflow {
+fn record(
+    counter: &CourierCounter,
+    access: Option<SampledAccess>,
+    time_ns: u64,
+) -> SampledOverflow {
+    SampledOverflow {
         event: counter.event,
         time_ns,
         period: counter.overflowed,

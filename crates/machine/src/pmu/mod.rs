@@ -14,11 +14,11 @@ mod delivery;
 mod sampling;
 mod series;
 
-pub(crate) use courier::{Courier, Stage};
+pub(crate) use courier::{Courier, CourierCore};
 pub use delivery::{Delivered, Delivery, Interrupt, Pipeline, Precise, Tagged};
-pub use sampling::Overflow;
-pub(crate) use sampling::{Access, Sampler};
-pub(crate) use series::Series;
+pub use sampling::SampledOverflow;
+pub(crate) use sampling::{SampledAccess, Sampler};
+pub(crate) use series::CounterSeries;
 pub use series::Tick;
 
 use memgauge_trace::{EventId, catalogue};

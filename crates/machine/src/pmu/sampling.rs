@@ -7,7 +7,7 @@ use crate::{Counts, events};
 
 /// A counter overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overflow {
+pub struct SampledOverflow {
     /// The event whose counter overflowed.
     pub event: EventId,
     /// Virtual time.
@@ -29,7 +29,7 @@ pub struct Overflow {
 
 /// Fields of a record about the access that caused the overflow.
 #[derive(Clone, Copy)]
-pub(crate) struct Access {
+pub(crate) struct SampledAccess {
     pub(crate) addr: u64,
     pub(crate) size: u32,
     pub(crate) kind: AccessKind,
@@ -37,7 +37,7 @@ pub(crate) struct Access {
     pub(crate) source: DataSource,
 }
 
-struct Counter {
+struct SamplingCounter {
     event: EventId,
     period: u64,
     /// Value at which it overflows next. [`NEVER`] while it is paused.
@@ -51,14 +51,14 @@ const NEVER: u64 = u64::MAX;
 
 /// All sampled events of a core.
 pub(crate) struct Sampler {
-    by_access: Vec<Counter>,
-    by_block: Vec<Counter>,
-    pending: Vec<Overflow>,
+    by_access: Vec<SamplingCounter>,
+    by_block: Vec<SamplingCounter>,
+    pending: Vec<SampledOverflow>,
 }
 
 impl Sampler {
     pub(crate) fn new(specs: &[SampleSpec]) -> Self {
-        let counter = |s: &SampleSpec| Counter {
+        let counter = |s: &SampleSpec| SamplingCounter {
             event: s.event,
             period: s.period,
             next: s.period,
@@ -79,7 +79,7 @@ impl Sampler {
     /// see every access that is not a plain hit. A core without a courier therefore pays nothing
     /// for the check.
     pub(crate) fn attentive() -> Self {
-        let always = Counter {
+        let always = SamplingCounter {
             event: catalogue::INSTRUCTIONS,
             period: u64::MAX,
             next: 0,
@@ -92,7 +92,7 @@ impl Sampler {
         }
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut Counter> {
+    fn all(&mut self) -> impl Iterator<Item = &mut SamplingCounter> {
         self.by_access.iter_mut().chain(&mut self.by_block)
     }
 
@@ -126,7 +126,7 @@ impl Sampler {
     }
 
     /// Returns the pending records, to add further ones.
-    pub(crate) fn pending_mut(&mut self) -> &mut Vec<Overflow> {
+    pub(crate) fn pending_mut(&mut self) -> &mut Vec<SampledOverflow> {
         &mut self.pending
     }
 
@@ -144,11 +144,11 @@ impl Sampler {
     pub(crate) fn check_access(
         &mut self,
         counts: &[u64; catalogue::COUNT],
-        access: &Access,
+        access: &SampledAccess,
         now_ns: u64,
     ) {
         for counter in &mut self.by_access {
-            counter.advance(counts, &mut self.pending, |event, period| Overflow {
+            counter.advance(counts, &mut self.pending, |event, period| SampledOverflow {
                 event,
                 time_ns: now_ns,
                 period,
@@ -164,7 +164,7 @@ impl Sampler {
     /// Records the overflows of events that are counted by block.
     pub(crate) fn check_block(&mut self, counts: &Counts, now_ns: u64) {
         for counter in &mut self.by_block {
-            counter.advance(counts, &mut self.pending, |event, period| Overflow {
+            counter.advance(counts, &mut self.pending, |event, period| SampledOverflow {
                 event,
                 time_ns: now_ns,
                 period,
@@ -188,12 +188,12 @@ impl Sampler {
     }
 
     /// Removes and returns the records, oldest first.
-    pub(crate) fn take(&mut self, f: impl FnMut(Overflow)) {
+    pub(crate) fn take(&mut self, f: impl FnMut(SampledOverflow)) {
         self.pending.drain(..).for_each(f);
     }
 }
 
-impl Counter {
+impl SamplingCounter {
     #[inline(always)]
     fn is_due(&self, counts: &[u64; catalogue::COUNT]) -> bool {
         counts[usize::from(self.event.0) % catalogue::COUNT] >= self.next
@@ -202,8 +202,8 @@ impl Counter {
     fn advance(
         &mut self,
         counts: &[u64; catalogue::COUNT],
-        pending: &mut Vec<Overflow>,
-        record: impl Fn(EventId, u64) -> Overflow,
+        pending: &mut Vec<SampledOverflow>,
+        record: impl Fn(EventId, u64) -> SampledOverflow,
     ) {
         while self.is_due(counts) {
             self.next = self.next.saturating_add(self.period);

@@ -17,16 +17,16 @@ pub struct Tick {
 }
 
 /// The counter series of a core.
-pub(crate) struct Series {
+pub(crate) struct CounterSeries {
     interval_ns: u64,
     last_ns: u64,
     reported: Counts,
     pending: Vec<Tick>,
 }
 
-impl Series {
+impl CounterSeries {
     pub(crate) fn new(interval_ns: u64, start_ns: u64) -> Self {
-        Series {
+        CounterSeries {
             interval_ns,
             last_ns: start_ns,
             reported: Counts::default(),

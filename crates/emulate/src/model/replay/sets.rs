@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use memgauge_machine::{Core, Missed, Outcome, Shared, class_of};
+use memgauge_machine::{AccessOutcome, Core, Missed, SharedLevels, class_of};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use super::{Cursor, LINE, OverflowSink, ReplayedProgram};
@@ -16,7 +16,7 @@ use crate::model::sets::{ClassMask, ClassSums, Look, ratio};
 /// Replays words. Holds everything that they change.
 pub(crate) struct SetsReplay<'a, D: OverflowSink> {
     pub(crate) core: &'a mut Core,
-    pub(crate) shared: &'a mut Shared,
+    pub(crate) shared: &'a mut SharedLevels,
     pub(crate) program: &'a mut ReplayedProgram,
     pub(crate) cursor: &'a mut Cursor,
     pub(crate) due: &'a mut D,
@@ -36,7 +36,7 @@ pub(crate) struct GroupedSites {
 
 impl GroupedSites {
     #[inline(always)]
-    fn charge(&mut self, index: u32, groups: ClassMask, class: u32, outcome: &Outcome) {
+    fn charge(&mut self, index: u32, groups: ClassMask, class: u32, outcome: &AccessOutcome) {
         let index = index as usize;
         if index >= self.places.len() {
             self.places.resize(index + 1, 0);
@@ -300,7 +300,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
     fn supply(&mut self, block: u32, index: u32, addr: u64, missed: Missed) {
         let access = self.program.catalogue.access(index);
         let (size, kind) = (u32::from(access.size), access.kind);
-        let outcome: Outcome = self.core.supply(self.shared, missed, addr, size, kind);
+        let outcome: AccessOutcome = self.core.supply(self.shared, missed, addr, size, kind);
         self.charge(block, index, addr, &outcome);
     }
 
@@ -326,7 +326,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         }
     }
 
-    fn charge(&mut self, block: u32, index: u32, addr: u64, outcome: &Outcome) {
+    fn charge(&mut self, block: u32, index: u32, addr: u64, outcome: &AccessOutcome) {
         let class = class_of(addr, self.space);
         let groups = self.sums.groups();
         self.program.by_group.charge(index, groups, class, outcome);

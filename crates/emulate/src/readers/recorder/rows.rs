@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use memgauge_machine::{Core, Outcome};
+use memgauge_machine::{AccessOutcome, Core};
 use memgauge_recording::Writer;
 use memgauge_recording::overflows::Trace;
 use memgauge_recording::stacks::Stacks;
@@ -152,7 +152,7 @@ impl OverflowSink for RowConverter<'_> {
         }
     }
 
-    fn charge_python(&mut self, program: &mut ReplayedProgram, outcome: &Outcome) {
+    fn charge_python(&mut self, program: &mut ReplayedProgram, outcome: &AccessOutcome) {
         self.python.charge(&mut program.python, outcome);
     }
 
