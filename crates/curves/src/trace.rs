@@ -1,8 +1,8 @@
 //! Curves of cache traces, and of eviction policies.
 //!
-//! A trace is held in memory as dense ids ([`Requests`]), because each policy and capacity reads
-//! it again. Lists of addresses and the references of a program are simulated in the same way if a
-//! policy is named.
+//! A trace is held in memory as dense ids ([`RequestTrace`]), because each policy and capacity
+//! reads it again. Lists of addresses and the references of a program are simulated in the same way
+//! if a policy is named.
 
 use std::fs::File;
 use std::io::BufRead;
@@ -15,7 +15,9 @@ use memgauge_emulate::{StreamOptions, Streamed, stream};
 use memgauge_import::addresses::AddressFormat;
 use memgauge_import::cache_trace::{self, RequestOperation, TraceFormat, TraceRecord};
 use memgauge_import::compression;
-use memgauge_mrc::{Estimated, Kind, Miniature, Misses, Policy, Request, Requests, simulate};
+use memgauge_mrc::{
+    CacheRequest, Estimated, Miniature, Misses, Policy, RequestKind, RequestTrace, simulate,
+};
 use memgauge_recording::is_recording;
 use memgauge_report::mrc::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
 
@@ -123,7 +125,7 @@ fn check(args: &Mrc) -> anyhow::Result<()> {
 
 /// Requests in memory, all or a sample.
 enum RequestStore {
-    All(Box<Requests>),
+    All(Box<RequestTrace>),
     Sampled(Box<Miniature>),
 }
 
@@ -135,7 +137,7 @@ impl RequestStore {
         }
     }
 
-    fn push(&mut self, request: Request) -> anyhow::Result<()> {
+    fn push(&mut self, request: CacheRequest) -> anyhow::Result<()> {
         match self {
             RequestStore::All(requests) => requests.push(request),
             RequestStore::Sampled(sample) => sample.push(request),
@@ -235,19 +237,19 @@ impl<'a> RequestCollector<'a> {
         let writes = self.args.trace.writes.unwrap_or_default();
         let kind = match (record.operation, writes) {
             (RequestOperation::Read, _) | (RequestOperation::Write, Writes::Allocate) => {
-                Kind::Reference
+                RequestKind::Reference
             }
-            (RequestOperation::Write, Writes::Around) => Kind::WithoutInsertion,
+            (RequestOperation::Write, Writes::Around) => RequestKind::WithoutInsertion,
             (RequestOperation::Write, Writes::Ignore) => return Ok(()),
             (RequestOperation::Write, Writes::Invalidate) | (RequestOperation::Delete, _) => {
-                Kind::Removal
+                RequestKind::Removal
             }
         };
         let ttl_us = record
             .ttl_s
             .or(self.args.trace.ttl)
             .map(|s| s.saturating_mul(1_000_000));
-        let request = Request {
+        let request = CacheRequest {
             key: record.key,
             size: match self.args.trace.ignore_sizes {
                 true => 1,
@@ -268,7 +270,7 @@ impl<'a> RequestCollector<'a> {
             return Ok(());
         }
         (first..=last).try_for_each(|key| {
-            let of_block = Request {
+            let of_block = CacheRequest {
                 key,
                 size: 1,
                 ..request
@@ -295,7 +297,7 @@ impl<'a> RequestCollector<'a> {
         })
     }
 
-    fn push_request(&mut self, request: Request, tenant: u32) -> anyhow::Result<()> {
+    fn push_request(&mut self, request: CacheRequest, tenant: u32) -> anyhow::Result<()> {
         self.whole.push(request)?;
         if self.args.by == Some(PartKind::Tenant) {
             let at = (tenant as usize).min(MAX_TENANTS);

@@ -85,7 +85,7 @@ pub(super) struct CountStage {
     ranks: Ranks,
     histogram: Histogram,
     /// The batch to be counted next, divided into runs.
-    runs: Runs,
+    runs: BatchRuns,
     advise: Option<Advise>,
 }
 
@@ -201,7 +201,7 @@ impl CountStage {
         CountStage {
             ranks: Ranks::new(window, 0, settings.advise),
             histogram: Histogram::new(settings.advise),
-            runs: Runs::new::<sys::Portable>(&LookedUpBatch::EMPTY),
+            runs: BatchRuns::new::<sys::Portable>(&LookedUpBatch::EMPTY),
             advise: settings.advise,
         }
     }
@@ -248,7 +248,7 @@ impl CountStage {
     /// Counts the distances of the batch given in the previous call and prefetches for `next`.
     #[inline(always)]
     pub(super) fn count<O: Operations>(&mut self, next: &LookedUpBatch) {
-        let next = Runs::new::<O>(next);
+        let next = BatchRuns::new::<O>(next);
         positions(next.firsts).for_each(|at| self.ranks.fetch_early(next.slots[at]));
         let batch = std::mem::replace(&mut self.runs, next);
         self.histogram.make_room();
@@ -278,7 +278,7 @@ impl CountStage {
 /// References that repeat an earlier sequence clear consecutive slots and have equal distances.
 /// Each such run needs one rank and one clearing.
 #[derive(Debug)]
-struct Runs {
+struct BatchRuns {
     len: usize,
     /// Slot that each reference clears; 0 if its block is new.
     slots: [u32; BATCH],
@@ -291,12 +291,12 @@ struct Runs {
     first_pushed: u32,
 }
 
-impl Runs {
+impl BatchRuns {
     #[inline(always)]
-    fn new<O: Operations>(batch: &LookedUpBatch) -> Runs {
+    fn new<O: Operations>(batch: &LookedUpBatch) -> BatchRuns {
         let (slots, known) = O::replace_never(&batch.previous, batch.len);
         let followers = O::consecutive(&slots) & known & known << 1;
-        Runs {
+        BatchRuns {
             len: batch.len,
             slots,
             firsts: known & !followers,
@@ -366,7 +366,7 @@ impl Exact {
     /// [`Full`]. The engine cannot be used after that.
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
         let vectors = self.vectors;
-        sys::run(vectors, Feed(self, addresses))
+        sys::run(vectors, ExactFeed(self, addresses))
     }
 
     #[inline(always)]
@@ -458,9 +458,9 @@ impl Exact {
 }
 
 /// Feeding, compiled for each instruction set.
-struct Feed<'a>(&'a mut Exact, &'a [u64]);
+struct ExactFeed<'a>(&'a mut Exact, &'a [u64]);
 
-impl Job for Feed<'_> {
+impl Job for ExactFeed<'_> {
     type Output = Result<(), Full>;
 
     #[inline(always)]

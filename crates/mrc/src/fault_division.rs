@@ -9,7 +9,7 @@
 //! The epochs of all programs are simultaneous. The interval of a share is Tukey's jackknife: the
 //! memory is divided again without each of the epochs.
 
-use crate::footprint::{Epoch, FaultRate, Footprint, Interval, students_t};
+use crate::footprint::{Epoch, EpochInterval, FaultRate, Footprint, students_t};
 use crate::memory_division::optimal;
 
 /// Units in which the memory beyond the smallest sizes is first divided.
@@ -22,7 +22,7 @@ const LEAST_SAVING_S: f64 = 1e-6;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryShare {
     /// Bytes, with the 95 % interval over the epochs. From nothing to all if there is only one.
-    pub bytes: Interval,
+    pub bytes: EpochInterval,
     /// Fault rate at that size. `None` if the program has no curve, because its windows of all
     /// lengths used the same memory.
     pub faults: Option<FaultRate>,
@@ -38,7 +38,7 @@ pub struct FaultDivision {
     /// Bytes that no window shows a use for.
     pub spare_bytes: f64,
     /// Faults per second of all programs together. The interval is the sum of theirs.
-    pub faults_s: Interval,
+    pub faults_s: EpochInterval,
     /// Faults per second if each program has an equal share. A lower bound if that is less than the
     /// smallest known size of a program.
     pub equal_faults_s: f64,
@@ -90,7 +90,7 @@ pub fn divide_by_faults(
             let values: Vec<f64> = replicates.iter().map(|shares| shares[program]).collect();
             let half = jackknife_half_interval(&values).unwrap_or(total);
             MemoryShare {
-                bytes: Interval {
+                bytes: EpochInterval {
                     value: bytes,
                     low: (bytes - half).max(0.0),
                     high: (bytes + half).min(total),
@@ -108,7 +108,7 @@ pub fn divide_by_faults(
     let equal = total / programs.len().max(1) as f64;
     Ok(FaultDivision {
         spare_bytes: total - bytes.iter().sum::<f64>(),
-        faults_s: Interval {
+        faults_s: EpochInterval {
             value: rates().map(|rate| rate.value).sum(),
             low: rates().map(|rate| rate.low).sum(),
             high: rates().map(|rate| rate.high).sum(),

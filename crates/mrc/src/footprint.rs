@@ -38,7 +38,7 @@ pub struct Epoch {
 
 /// A number with its interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Interval {
+pub struct EpochInterval {
     /// Mean of the epochs.
     pub value: f64,
     /// Lower end.
@@ -53,7 +53,7 @@ pub struct FaultRate {
     /// Size of the memory.
     pub bytes: f64,
     /// Faults per second.
-    pub faults_s: Interval,
+    pub faults_s: EpochInterval,
     /// Share of the epochs (0..=1) that did not use this many bytes. Their rates are upper bounds.
     pub censored: f64,
 }
@@ -62,7 +62,7 @@ pub struct FaultRate {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SizeFor {
     /// This size in bytes.
-    Known(Interval),
+    Known(EpochInterval),
     /// Even the smallest size with a known rate has fewer faults.
     Below(f64),
     /// Even the largest size with a known rate has more faults.
@@ -134,12 +134,12 @@ impl Footprint {
 
     /// Bytes used in a window of this length, with the 95 % interval of the mean over the epochs.
     /// `None` beyond the longest age.
-    pub fn working_set(&self, age_s: f64) -> Option<Interval> {
+    pub fn working_set(&self, age_s: f64) -> Option<EpochInterval> {
         let value = interpolated(&self.mean, age_s)?;
         let reached = self.tracks.iter().filter(|track| track.covers(age_s));
         let each: Vec<f64> = reached.map(|track| track.used_at(age_s)).collect();
         let half = half_interval(&each);
-        Some(Interval {
+        Some(EpochInterval {
             value,
             low: (value - half).max(0.0),
             high: value + half,
@@ -174,7 +174,7 @@ impl Footprint {
         let (a, b) = (left.faults_s, right.faults_s);
         Some(FaultRate {
             bytes,
-            faults_s: Interval {
+            faults_s: EpochInterval {
                 value: between(a.value, b.value),
                 low: between(a.low, b.low),
                 high: between(a.high, b.high),
@@ -192,7 +192,7 @@ impl Footprint {
         if last.faults_s.value > faults_s {
             return Some(SizeFor::Above(last.bytes));
         }
-        let where_at_most = |of: &dyn Fn(&Interval) -> f64| {
+        let where_at_most = |of: &dyn Fn(&EpochInterval) -> f64| {
             let next = self
                 .curve
                 .partition_point(|point| of(&point.faults_s) > faults_s);
@@ -206,7 +206,7 @@ impl Footprint {
                 }
             }
         };
-        Some(SizeFor::Known(Interval {
+        Some(SizeFor::Known(EpochInterval {
             value: where_at_most(&|rate| rate.value),
             low: where_at_most(&|rate| rate.low),
             high: where_at_most(&|rate| rate.high),
@@ -267,7 +267,7 @@ impl Footprint {
         let censored = slopes.iter().filter(|slope| slope.is_censored).count();
         FaultRate {
             bytes,
-            faults_s: Interval {
+            faults_s: EpochInterval {
                 value: mean(&|slope| slope.value),
                 low: (mean(&|slope| slope.low) - half).max(0.0),
                 high: mean(&|slope| slope.high) + half,
@@ -442,7 +442,7 @@ pub(crate) fn students_t(values: usize) -> f64 {
 }
 
 /// Replaces one of the rates by the closest falling sequence (pool adjacent violators).
-fn make_falling(curve: &mut [FaultRate], part: impl Fn(&mut Interval) -> &mut f64) {
+fn make_falling(curve: &mut [FaultRate], part: impl Fn(&mut EpochInterval) -> &mut f64) {
     struct Pool {
         sum: f64,
         count: usize,

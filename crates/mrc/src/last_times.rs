@@ -24,10 +24,10 @@
 //! input defeats the hash.
 
 use super::batch::{Batch, NEVER, positions};
-use super::pages::{Advise, Lines};
+use super::pages::{Advise, HostLines};
 use super::ranks::{Ranks, nth_slot};
 use super::stack_top::TOP_BLOCKS;
-use super::sys::{Line, Operations, Portable, fetch_early};
+use super::sys::{HostLine, Operations, Portable, fetch_early};
 use super::table_part::{MULTIPLIER, NARROW_BITS, NARROW_MIX_SHIFT, NARROW_MULTIPLIER, TablePart};
 
 /// Maximum distance in lines of a block from its home. The table has this many extra lines
@@ -51,7 +51,7 @@ const fn inverse(odd: u64) -> u64 {
 }
 
 /// Result of a search in a line, with the place found or the first free place.
-pub(super) enum Search {
+pub(super) enum LineSearch {
     Found(usize),
     Free(usize),
     Full,
@@ -59,7 +59,7 @@ pub(super) enum Search {
 
 /// Encoding of blocks and their times in a line. Hashes are in the upper bits of 64.
 /// Times of blocks at the top of the stack have no meaning.
-pub(super) trait Format: Copy {
+pub(super) trait LineFormat: Copy {
     /// Blocks in a line.
     const PLACES: usize;
 
@@ -69,15 +69,15 @@ pub(super) trait Format: Copy {
     /// Returns the block with this hash.
     fn block(hash: u64) -> u64;
     /// Returns a mask with the bit of the place that holds the hash, or 0.
-    fn find<O: Operations>(self, line: &Line, hash: u64) -> u32;
-    fn search<O: Operations>(self, line: &Line, hash: u64) -> Search;
-    fn time(self, line: &Line, place: usize) -> u32;
-    fn set(self, line: &mut Line, place: usize, hash: u64, time: u32);
+    fn find<O: Operations>(self, line: &HostLine, hash: u64) -> u32;
+    fn search<O: Operations>(self, line: &HostLine, hash: u64) -> LineSearch;
+    fn time(self, line: &HostLine, place: usize) -> u32;
+    fn set(self, line: &mut HostLine, place: usize, hash: u64, time: u32);
     /// Returns the number of places in use, which are the first of the line.
-    fn used(line: &Line) -> usize;
+    fn used(line: &HostLine) -> usize;
     /// Returns the hash at a place in use. `lowest` is the lowest hash (its upper 51 bits) whose
     /// home is within reach of the line.
-    fn hash_at(self, line: &Line, place: usize, lowest: u64) -> u64;
+    fn hash_at(self, line: &HostLine, place: usize, lowest: u64) -> u64;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,7 @@ impl Narrow {
     }
 }
 
-impl Format for Narrow {
+impl LineFormat for Narrow {
     const PLACES: usize = 8;
 
     #[inline(always)]
@@ -125,37 +125,37 @@ impl Format for Narrow {
     }
 
     #[inline(always)]
-    fn find<O: Operations>(self, line: &Line, hash: u64) -> u32 {
+    fn find<O: Operations>(self, line: &HostLine, hash: u64) -> u32 {
         let free = O::equal(line, 0, u64::MAX);
         O::equal(line, self.tag(hash), u64::MAX << self.time_bits) & !free
     }
 
     #[inline(always)]
-    fn search<O: Operations>(self, line: &Line, hash: u64) -> Search {
+    fn search<O: Operations>(self, line: &HostLine, hash: u64) -> LineSearch {
         let used = !O::equal(line, 0, u64::MAX) & 0xff;
         match (self.find::<O>(line, hash), used) {
-            (0, 0xff) => Search::Full,
-            (0, used) => Search::Free(used.trailing_ones() as usize),
-            (found, _) => Search::Found(found.trailing_zeros() as usize),
+            (0, 0xff) => LineSearch::Full,
+            (0, used) => LineSearch::Free(used.trailing_ones() as usize),
+            (found, _) => LineSearch::Found(found.trailing_zeros() as usize),
         }
     }
 
     #[inline(always)]
-    fn time(self, line: &Line, place: usize) -> u32 {
+    fn time(self, line: &HostLine, place: usize) -> u32 {
         (line[place] & !(u64::MAX << self.time_bits)) as u32 - 1
     }
 
     #[inline(always)]
-    fn set(self, line: &mut Line, place: usize, hash: u64, time: u32) {
+    fn set(self, line: &mut HostLine, place: usize, hash: u64, time: u32) {
         line[place] = self.tag(hash) | u64::from(time + 1);
     }
 
     #[inline(always)]
-    fn used(line: &Line) -> usize {
+    fn used(line: &HostLine) -> usize {
         line.iter().filter(|&&word| word != 0).count()
     }
 
-    fn hash_at(self, line: &Line, place: usize, lowest: u64) -> u64 {
+    fn hash_at(self, line: &HostLine, place: usize, lowest: u64) -> u64 {
         // Only one hash within reach has these lower bits: the first at or above `lowest`.
         let bits = (64 - self.time_bits).min(NARROW_BITS);
         let tag = line[place] >> self.time_bits;
@@ -168,7 +168,7 @@ impl Format for Narrow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wide;
 
-impl Format for Wide {
+impl LineFormat for Wide {
     const PLACES: usize = 5;
 
     #[inline(always)]
@@ -187,26 +187,26 @@ impl Format for Wide {
     }
 
     #[inline(always)]
-    fn find<O: Operations>(self, line: &Line, hash: u64) -> u32 {
+    fn find<O: Operations>(self, line: &HostLine, hash: u64) -> u32 {
         O::equal(line, hash, u64::MAX) & !(u32::MAX << Wide::used(line))
     }
 
     #[inline(always)]
-    fn search<O: Operations>(self, line: &Line, hash: u64) -> Search {
+    fn search<O: Operations>(self, line: &HostLine, hash: u64) -> LineSearch {
         match (self.find::<O>(line, hash), Wide::used(line)) {
-            (0, Wide::PLACES) => Search::Full,
-            (0, used) => Search::Free(used),
-            (found, _) => Search::Found(found.trailing_zeros() as usize),
+            (0, Wide::PLACES) => LineSearch::Full,
+            (0, used) => LineSearch::Free(used),
+            (found, _) => LineSearch::Found(found.trailing_zeros() as usize),
         }
     }
 
     #[inline(always)]
-    fn time(self, line: &Line, place: usize) -> u32 {
+    fn time(self, line: &HostLine, place: usize) -> u32 {
         (line[5 + place / 2] >> (32 * (place % 2))) as u32
     }
 
     #[inline(always)]
-    fn set(self, line: &mut Line, place: usize, hash: u64, time: u32) {
+    fn set(self, line: &mut HostLine, place: usize, hash: u64, time: u32) {
         line[place] = hash;
         let (word, shift) = (5 + place / 2, 32 * (place % 2));
         line[word] = line[word] & !(0xffff_ffff << shift) | u64::from(time) << shift;
@@ -214,11 +214,11 @@ impl Format for Wide {
         line[7] = line[7] & 0xffff_ffff | used << 32;
     }
 
-    fn used(line: &Line) -> usize {
+    fn used(line: &HostLine) -> usize {
         (line[7] >> 32) as usize
     }
 
-    fn hash_at(self, line: &Line, place: usize, _lowest: u64) -> u64 {
+    fn hash_at(self, line: &HostLine, place: usize, _lowest: u64) -> u64 {
         line[place]
     }
 }
@@ -239,22 +239,22 @@ const AHEAD: usize = 6;
 struct NoRoom;
 
 #[derive(Debug)]
-pub(super) struct Table<F: Format> {
+pub(super) struct LastTimeTable<F: LineFormat> {
     format: F,
     part: TablePart,
-    lines: Lines,
+    lines: HostLines,
     homes: usize,
     blocks: usize,
     seats: [Seat; TOP_BLOCKS],
     advise: Option<Advise>,
 }
 
-impl<F: Format> Table<F> {
-    fn new(format: F, part: TablePart, homes: usize, advise: Option<Advise>) -> Table<F> {
-        Table {
+impl<F: LineFormat> LastTimeTable<F> {
+    fn new(format: F, part: TablePart, homes: usize, advise: Option<Advise>) -> LastTimeTable<F> {
+        LastTimeTable {
             format,
             part,
-            lines: Lines::zeroed(homes + REACH + 1, advise),
+            lines: HostLines::zeroed(homes + REACH + 1, advise),
             homes,
             blocks: 0,
             seats: [Seat::default(); TOP_BLOCKS],
@@ -288,9 +288,9 @@ impl<F: Format> Table<F> {
         let home = self.home(hash);
         for (ahead, line) in self.lines.get()[home..=home + REACH].iter().enumerate() {
             match self.format.search::<O>(line, hash) {
-                Search::Found(place) => return Ok((home + ahead, place, true)),
-                Search::Free(place) => return Ok((home + ahead, place, false)),
-                Search::Full => {}
+                LineSearch::Found(place) => return Ok((home + ahead, place, true)),
+                LineSearch::Free(place) => return Ok((home + ahead, place, false)),
+                LineSearch::Full => {}
             }
         }
         Err(NoRoom)
@@ -402,7 +402,7 @@ impl<F: Format> Table<F> {
     }
 }
 
-impl<F: Format> Table<F> {
+impl<F: LineFormat> LastTimeTable<F> {
     /// Returns the lowest hash (its upper 51 bits) whose home is within reach of a line.
     fn lowest(&self, line: usize) -> u64 {
         let home = line.saturating_sub(REACH) as u128;
@@ -449,8 +449,8 @@ impl<F: Format> Table<F> {
     }
 
     /// Copies the blocks into a table of another format or size.
-    fn rebuilt<G: Format>(&self, format: G, homes: usize) -> Result<Table<G>, NoRoom> {
-        let mut table = Table::new(format, self.part, homes, self.advise);
+    fn rebuilt<G: LineFormat>(&self, format: G, homes: usize) -> Result<LastTimeTable<G>, NoRoom> {
+        let mut table = LastTimeTable::new(format, self.part, homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
         for (block, time) in self.entries() {
             table.enter(G::hash(block), time, &mut taken)?;
@@ -463,8 +463,8 @@ impl<F: Format> Table<F> {
 
     /// Copies the table without the `skipped` blocks with the earliest last times, and numbers
     /// the remaining times from slot 0. Blocks at the top of the stack always stay.
-    fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<Table<F>, NoRoom> {
-        let mut table = Table::new(self.format, self.part, self.homes, self.advise);
+    fn recent(&self, ranks: &Ranks, skipped: u32) -> Result<LastTimeTable<F>, NoRoom> {
+        let mut table = LastTimeTable::new(self.format, self.part, self.homes, self.advise);
         let mut taken = vec![0; table.lines.len()];
         let seats = || self.seats.iter().enumerate().filter(|s| s.1.taken);
         for (at, line) in self.lines.get().iter().enumerate() {
@@ -509,8 +509,8 @@ impl<F: Format> Table<F> {
 /// The table in either format.
 #[derive(Debug)]
 pub(super) enum LastTimes {
-    Narrow(Table<Narrow>),
-    Wide(Table<Wide>),
+    Narrow(LastTimeTable<Narrow>),
+    Wide(LastTimeTable<Wide>),
 }
 
 /// Evaluates the same expression on a table of either format.
@@ -528,7 +528,7 @@ impl LastTimes {
     pub(super) fn new(window: u32, part: TablePart, advise: Option<Advise>) -> LastTimes {
         let format = Narrow::new(window);
         let homes = format.min_homes(part).max(FIRST_HOMES);
-        LastTimes::Narrow(Table::new(format, part, homes, advise))
+        LastTimes::Narrow(LastTimeTable::new(format, part, homes, advise))
     }
 
     /// Number of blocks in the table.
@@ -542,12 +542,12 @@ impl LastTimes {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        on_either!(self, table => table.lines.len() * size_of::<Line>())
+        on_either!(self, table => table.lines.len() * size_of::<HostLine>())
     }
 
     /// Additional bytes needed while the table grows.
     pub(super) fn bytes_to_grow(&self) -> usize {
-        on_either!(self, table => grown(table.homes) * size_of::<Line>())
+        on_either!(self, table => grown(table.homes) * size_of::<HostLine>())
     }
 
     /// Returns whether `more` further blocks need a larger table.
@@ -607,7 +607,7 @@ impl LastTimes {
         }
     }
 
-    /// Forgets blocks, see [`Table::recent`]. Returns false and keeps all of them if the
+    /// Forgets blocks, see [`LastTimeTable::recent`]. Returns false and keeps all of them if the
     /// remaining blocks do not fit into the new table, which can happen by chance.
     pub(super) fn forget(&mut self, ranks: &Ranks, skipped: u32) -> bool {
         on_either!(self, table => match table.recent(ranks, skipped) {
@@ -653,7 +653,7 @@ impl LastTimes {
         }
     }
 
-    /// Renumbers the times, see [`Table::renumber`]. Later times are below `window`.
+    /// Renumbers the times, see [`LastTimeTable::renumber`]. Later times are below `window`.
     #[cold]
     pub(super) fn renumber(&mut self, ranks: &Ranks, window: u32) {
         let format = Narrow::new(window);
@@ -678,7 +678,11 @@ fn grown(homes: usize) -> usize {
 
 /// Rebuilds in the wide format, with more homes until every block fits within reach of its
 /// home.
-fn rebuild<F: Format>(table: &Table<F>, format: Wide, homes: usize) -> Table<Wide> {
+fn rebuild<F: LineFormat>(
+    table: &LastTimeTable<F>,
+    format: Wide,
+    homes: usize,
+) -> LastTimeTable<Wide> {
     let mut homes = homes;
     loop {
         match table.rebuilt(format, homes) {

@@ -71,17 +71,18 @@ pub use block_partitions::{join_partitions, partition_of};
 pub use curve::{Curve, Difference, Knee, sizes};
 pub use exact::{Exact, Full, Settings};
 pub use fault_division::{FaultDivision, MemoryShare, TooLittleMemory, divide_by_faults};
-pub use footprint::{Epoch, FaultRate, Footprint, Interval, SizeFor, WindowUse};
+pub use footprint::{Epoch, EpochInterval, FaultRate, Footprint, SizeFor, WindowUse};
 pub use histogram::Distances;
 pub use memory_division::{Division, Method, divide};
 pub use page_use::{
-    Column, HeatRow, Mapping, PageHistory, PageUse, RegionUse, SLICES, TableBits, TableUse,
+    HeatColumn, HeatRow, Mapping, PageHistory, PageUse, RegionUse, SLICES, TableBits, TableUse,
 };
 pub use pages::Advise;
 pub use parallel::Parallel;
 pub use phases::{Monitor, Phase, Phases, WindowMisses};
 pub use policies::{
-    Estimated, Kind, Miniature, Misses, Policy, Request, Requests, TooManyRequests, simulate,
+    CacheRequest, Estimated, Miniature, Misses, Policy, RequestKind, RequestTrace, TooManyRequests,
+    simulate,
 };
 pub use sampled::{Estimate, Sampled, Sampling};
 pub use sampled_part::{SampledPart, SampledPartBuilder};

@@ -49,7 +49,7 @@ pub struct Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct PageHistory {
     /// By address of the memory that a table maps.
-    tables: BTreeMap<u64, Table>,
+    tables: BTreeMap<u64, PageTableUse>,
     mappings: Vec<Mapping>,
     /// Start of the first epoch in seconds.
     start_s: f64,
@@ -58,7 +58,7 @@ pub struct PageHistory {
 }
 
 #[derive(Clone, Debug)]
-struct Table {
+struct PageTableUse {
     resident: TableBits,
     /// For each page, a bit for each slice in which it was used.
     used: Box<[u64; TABLE_PAGES]>,
@@ -68,7 +68,7 @@ struct Table {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PageUse {
     /// Parts of the run, in order.
-    pub columns: Vec<Column>,
+    pub columns: Vec<HeatColumn>,
     /// Memory by name of the mapping, the largest first.
     pub regions: Vec<RegionUse>,
     /// Memory by address, in rows of about equal size.
@@ -77,7 +77,7 @@ pub struct PageUse {
 
 /// A part of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Column {
+pub struct HeatColumn {
     /// Start in seconds.
     pub start_s: f64,
     /// End in seconds.
@@ -115,7 +115,7 @@ impl PageHistory {
     pub fn push(
         &mut self,
         slice: usize,
-        column: Column,
+        column: HeatColumn,
         tables: impl IntoIterator<Item = TableUse>,
         mappings: Vec<Mapping>,
     ) {
@@ -136,7 +136,7 @@ impl PageHistory {
     fn add(&mut self, found: &TableUse, slice: u64) {
         let start = found.address / TABLE_BYTES * TABLE_BYTES;
         let first = ((found.address - start) >> PAGE_SHIFT) as usize;
-        let table = self.tables.entry(start).or_insert_with(|| Table {
+        let table = self.tables.entry(start).or_insert_with(|| PageTableUse {
             resident: TableBits::default(),
             used: Box::new([0; TABLE_PAGES]),
         });
@@ -156,7 +156,7 @@ impl PageHistory {
         let mut columns = Vec::new();
         let mut start_s = self.start_s;
         for &end_s in self.ends_s.values() {
-            columns.push(Column { start_s, end_s });
+            columns.push(HeatColumn { start_s, end_s });
             start_s = end_s;
         }
         let slices: Vec<usize> = self.ends_s.keys().copied().collect();
@@ -199,10 +199,10 @@ impl PageHistory {
     }
 
     /// Resident pages by address.
-    fn pages(&self) -> impl Iterator<Item = Page> {
+    fn pages(&self) -> impl Iterator<Item = UsedPage> {
         self.tables.iter().flat_map(|(&start, table)| {
             let resident = (0..TABLE_PAGES).filter(|&page| is_set(&table.resident, page));
-            resident.map(move |page| Page {
+            resident.map(move |page| UsedPage {
                 address: start + page as u64 * PAGE_BYTES,
                 used: table.used[page],
             })
@@ -210,7 +210,7 @@ impl PageHistory {
     }
 }
 
-impl Table {
+impl PageTableUse {
     /// Forgets pages that are not resident. Returns whether any is left.
     fn forget_absent(&mut self) -> bool {
         for page in 0..TABLE_PAGES {
@@ -222,7 +222,7 @@ impl Table {
     }
 }
 
-struct Page {
+struct UsedPage {
     address: u64,
     used: u64,
 }
@@ -247,7 +247,7 @@ impl<'a> OpenRow<'a> {
         }
     }
 
-    fn push(&mut self, page: &Page, name: &'a str, slices: &[usize]) {
+    fn push(&mut self, page: &UsedPage, name: &'a str, slices: &[usize]) {
         if self.pages == 0 {
             self.start = page.address;
         }
@@ -300,8 +300,8 @@ mod tests {
         bits
     }
 
-    fn epoch(n: usize) -> Column {
-        Column {
+    fn epoch(n: usize) -> HeatColumn {
+        HeatColumn {
             start_s: 10.0 * n as f64,
             end_s: 10.0 * (n + 1) as f64,
         }
@@ -410,7 +410,7 @@ mod tests {
         let found = history.page_use(1);
         assert_eq!(
             found.columns,
-            [Column {
+            [HeatColumn {
                 start_s: 0.0,
                 end_s: 20.0
             }]

@@ -1,6 +1,6 @@
 //! Large zeroed arrays of cache lines.
 
-use super::sys::Line;
+use super::sys::HostLine;
 
 /// Called with the address and size in bytes of each large array before its first use.
 ///
@@ -23,26 +23,26 @@ pub(super) fn advise_on<T>(advise: Option<Advise>, array: &[T]) {
 
 /// Zeroed cache lines, aligned to those of the host.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct HostLines {
     words: Vec<u64>,
     first: usize,
     count: usize,
 }
 
-impl Lines {
+impl HostLines {
     /// Allocates zeroed lines. The system supplies their memory at the first write.
-    pub(super) fn zeroed(count: usize, advise: Option<Advise>) -> Lines {
-        let large = count * size_of::<Line>() >= LARGE_BYTES;
+    pub(super) fn zeroed(count: usize, advise: Option<Advise>) -> HostLines {
+        let large = count * size_of::<HostLine>() >= LARGE_BYTES;
         let align = if large {
             LARGE_ALIGN
         } else {
-            size_of::<Line>()
+            size_of::<HostLine>()
         };
         let words = vec![0u64; count * 8 + align / 8];
         let address = words.as_ptr().addr();
         let first = (address.next_multiple_of(align) - address) / 8;
         advise_on(advise, &words[first..]);
-        Lines {
+        HostLines {
             words,
             first,
             count,
@@ -54,14 +54,14 @@ impl Lines {
     }
 
     #[inline(always)]
-    pub(super) fn get(&self) -> &[Line] {
+    pub(super) fn get(&self) -> &[HostLine] {
         self.words[self.first..self.first + 8 * self.count]
             .as_chunks()
             .0
     }
 
     #[inline(always)]
-    pub(super) fn get_mut(&mut self) -> &mut [Line] {
+    pub(super) fn get_mut(&mut self) -> &mut [HostLine] {
         self.words[self.first..self.first + 8 * self.count]
             .as_chunks_mut()
             .0
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn lines_are_zero_and_do_not_straddle_cache_lines() {
         for count in [0, 1, 7, 100_000] {
-            let lines = Lines::zeroed(count, None);
+            let lines = HostLines::zeroed(count, None);
             assert_eq!(lines.get().len(), count);
             assert_eq!(lines.get().as_ptr().addr() % 64, 0);
             assert!(lines.get().iter().all(|line| *line == [0; 8]));

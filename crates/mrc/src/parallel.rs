@@ -76,7 +76,7 @@ impl Parallel {
     /// # Errors
     /// [`Full`] if the tables exceed their memory. The engine cannot be used after that.
     pub fn feed(&mut self, addresses: &[u64]) -> Result<(), Full> {
-        sys::run(self.vectors, Feed(self, addresses))
+        sys::run(self.vectors, ParallelFeed(self, addresses))
     }
 
     #[inline(always)]
@@ -144,9 +144,9 @@ impl Drop for Parallel {
 }
 
 /// Feeding, compiled for each variant.
-struct Feed<'a>(&'a mut Parallel, &'a [u64]);
+struct ParallelFeed<'a>(&'a mut Parallel, &'a [u64]);
 
-impl Job for Feed<'_> {
+impl Job for ParallelFeed<'_> {
     type Output = Result<(), Full>;
 
     #[inline(always)]

@@ -26,8 +26,8 @@
 //! depends on counters of every level (this stage, on a thread of its own, took 1.15 times as
 //! long).
 
-use super::pages::{Advise, Lines};
-use super::sys::{Line, Operations, fetch_early};
+use super::pages::{Advise, HostLines};
+use super::sys::{HostLine, Operations, fetch_early};
 
 /// log2 of the slot numbers per line.
 const LINE_SHIFT: u32 = 9;
@@ -77,7 +77,7 @@ pub(super) fn next_slot(slot: u32) -> u32 {
 
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    lines: Lines,
+    lines: HostLines,
     near: Vec<NearCounts>,
     middle: Vec<MiddleCounts>,
     /// Number of set slots before each group of the middle level.
@@ -92,7 +92,7 @@ impl Ranks {
     pub(super) fn new(window: u32, live: u32, advise: Option<Advise>) -> Ranks {
         let groups = |shift: u32| (window >> shift) as usize + 1;
         let mut ranks = Ranks {
-            lines: Lines::zeroed((window >> LINE_SHIFT) as usize + 1, advise),
+            lines: HostLines::zeroed((window >> LINE_SHIFT) as usize + 1, advise),
             near: vec![NearCounts([0; 32]); groups(NEAR_SHIFT)],
             middle: vec![MiddleCounts([0; 16]); groups(MIDDLE_SHIFT)],
             far: vec![0; groups(MIDDLE_SHIFT)],
@@ -109,7 +109,7 @@ impl Ranks {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.lines.len() * size_of::<Line>()
+        self.lines.len() * size_of::<HostLine>()
     }
 
     /// Sets `count` slots from `first` on and returns the next slot. Slots must be set in ascending

@@ -9,7 +9,7 @@ use super::exact::{Full, Settings};
 use super::filter::{ALL, Filter};
 use super::sampled::{Estimate, PARTS, PooledDistances, SampleSums, sample_part};
 use super::sys::keep;
-use super::trace_part::{Numbers, PartError, TracePart, TracePartBuilder};
+use super::trace_part::{NumberReader, PartError, TracePart, TracePartBuilder};
 
 /// Begins every serialised part. The last byte is the version.
 const MAGIC: [u8; 8] = *b"mgmrcps\x01";
@@ -203,7 +203,7 @@ impl SampledPart {
     /// # Errors
     /// The bytes are not a sampled part, are truncated, or have another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<SampledPart, PartError> {
-        let mut numbers = Numbers::after_magic(bytes, MAGIC)?;
+        let mut numbers = NumberReader::after_magic(bytes, MAGIC)?;
         let block_bytes = numbers.next()?;
         let (salt, limit, references) = (numbers.next()?, numbers.next()?, numbers.next()?);
         let distinct_limit = numbers.next()?;

@@ -11,7 +11,7 @@ use super::filter::{Filter, NEIGHBOURS};
 use super::table_part::TablePart;
 
 /// A cache line of the host, as words.
-pub(super) type Line = [u64; 8];
+pub(super) type HostLine = [u64; 8];
 
 /// Instruction set for which loops are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ impl Vectors {
 /// Operations of the inner loops.
 pub(super) trait Operations {
     /// Returns one bit for each word that equals `wanted` in the bits of `mask`.
-    fn equal(line: &Line, wanted: u64, mask: u64) -> u32;
+    fn equal(line: &HostLine, wanted: u64, mask: u64) -> u32;
     /// Subtracts `by` from the counters with index `from` (at most 32) and higher.
     fn subtract_u16(counters: &mut [u16; 32], from: usize, by: u16);
     /// Subtracts `by` from the counters with index `from` (at most 16) and higher.
@@ -162,7 +162,7 @@ pub(super) struct Portable;
 
 impl Operations for Portable {
     #[inline(always)]
-    fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
+    fn equal(line: &HostLine, wanted: u64, mask: u64) -> u32 {
         let equal = line.iter().map(|word| u32::from(word & mask == wanted));
         equal
             .enumerate()
@@ -238,7 +238,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::super::table_part::NARROW_MIX_SHIFT;
-    use super::{BATCH, Filter, Job, Line, NEIGHBOURS, Operations, Portable, TablePart};
+    use super::{BATCH, Filter, HostLine, Job, NEIGHBOURS, Operations, Portable, TablePart};
 
     struct Avx2;
     struct Avx512;
@@ -270,7 +270,7 @@ mod x86 {
 
     impl Operations for Avx2 {
         #[inline(always)]
-        fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
+        fn equal(line: &HostLine, wanted: u64, mask: u64) -> u32 {
             // SAFETY: only called from functions compiled for AVX2. Both loads are within the line.
             unsafe {
                 let (wanted, mask) = (
@@ -411,7 +411,7 @@ mod x86 {
 
     impl Operations for Avx512 {
         #[inline(always)]
-        fn equal(line: &Line, wanted: u64, mask: u64) -> u32 {
+        fn equal(line: &HostLine, wanted: u64, mask: u64) -> u32 {
             // SAFETY: only called from functions compiled for AVX-512. The load covers the line.
             unsafe {
                 let words = _mm512_loadu_si512(line.as_ptr().cast());

@@ -219,7 +219,7 @@ impl TracePart {
     /// # Errors
     /// The bytes are not a part, are truncated, or have another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<TracePart, PartError> {
-        let mut numbers = Numbers::after_magic(bytes, MAGIC)?;
+        let mut numbers = NumberReader::after_magic(bytes, MAGIC)?;
         let block_bytes = numbers.next()?;
         let references = numbers.next()?;
         let distances = numbers.next()?;
@@ -253,9 +253,9 @@ impl TracePart {
 }
 
 /// Numbers of a serialised part that have not been read.
-pub(super) struct Numbers<'a>(&'a [u8]);
+pub(super) struct NumberReader<'a>(&'a [u8]);
 
-impl<'a> Numbers<'a> {
+impl<'a> NumberReader<'a> {
     /// Returns the fields after the magic number, whose last byte is the version.
     pub(super) fn after_magic(bytes: &'a [u8], expected: [u8; 8]) -> Result<Self, PartError> {
         let (magic, rest) = bytes.split_first_chunk::<8>().ok_or(PartError::Malformed)?;
@@ -263,7 +263,7 @@ impl<'a> Numbers<'a> {
             return Err(PartError::Malformed);
         }
         match magic[7] == expected[7] {
-            true => Ok(Numbers(rest)),
+            true => Ok(NumberReader(rest)),
             false => Err(PartError::OtherVersion(magic[7])),
         }
     }

@@ -64,7 +64,7 @@ enum Preference {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Task {
+enum WorkerTask {
     LookUp(u64, usize),
     Count(u64),
 }
@@ -81,34 +81,34 @@ impl WorkList {
     }
 
     /// Returns a task and marks it as in progress.
-    fn take_task(&mut self, prefers: Preference) -> Option<Task> {
+    fn take_task(&mut self, prefers: Preference) -> Option<WorkerTask> {
         match prefers {
             Preference::Counting => self.take_count().or_else(|| self.take_lookup()),
             Preference::LookingUp => self.take_lookup().or_else(|| self.take_count()),
         }
     }
 
-    fn take_count(&mut self) -> Option<Task> {
+    fn take_count(&mut self) -> Option<WorkerTask> {
         let ready = self.looked_up.iter().map(|part| part.done).min()?;
         if self.counted.busy || self.counted.done == ready {
             return None;
         }
         self.counted.busy = true;
-        Some(Task::Count(self.counted.done))
+        Some(WorkerTask::Count(self.counted.done))
     }
 
-    fn take_lookup(&mut self) -> Option<Task> {
+    fn take_lookup(&mut self) -> Option<WorkerTask> {
         let parts = self.looked_up.iter_mut().enumerate();
         let open = parts.filter(|(_, part)| !part.busy && part.done < self.submitted);
         let (number, part) = open.min_by_key(|(_, part)| part.done)?;
         part.busy = true;
-        Some(Task::LookUp(part.done, number))
+        Some(WorkerTask::LookUp(part.done, number))
     }
 
-    fn complete(&mut self, task: Task) {
+    fn complete(&mut self, task: WorkerTask) {
         let stage = match task {
-            Task::LookUp(_, part) => &mut self.looked_up[part],
-            Task::Count(_) => &mut self.counted,
+            WorkerTask::LookUp(_, part) => &mut self.looked_up[part],
+            WorkerTask::Count(_) => &mut self.counted,
         };
         stage.busy = false;
         stage.done += 1;
@@ -363,7 +363,11 @@ impl Workers {
     }
 
     /// Waits for a task. Returns `None` if `enough` is true or the engine stops.
-    fn next_task(&self, prefers: Preference, enough: &impl Fn(&WorkList) -> bool) -> Option<Task> {
+    fn next_task(
+        &self,
+        prefers: Preference,
+        enough: &impl Fn(&WorkList) -> bool,
+    ) -> Option<WorkerTask> {
         let mut work_list = lock(&self.work_list);
         for round in 0.. {
             if work_list.stopped.is_some() || enough(&work_list) {
@@ -392,14 +396,14 @@ impl Workers {
     }
 
     #[inline(always)]
-    fn run<O: Operations>(&self, task: Task) -> Result<(), TableTooLarge> {
+    fn run<O: Operations>(&self, task: WorkerTask) -> Result<(), TableTooLarge> {
         let chunk = |number: u64| &self.chunks[(number % MAX_CHUNKS) as usize];
         match task {
-            Task::LookUp(number, part) => {
+            WorkerTask::LookUp(number, part) => {
                 let piece = &mut lock(&chunk(number).pieces[part]);
                 lock(&self.tables[part]).look_up::<O>(&chunk(number).head(), piece)
             }
-            Task::Count(number) => {
+            WorkerTask::Count(number) => {
                 let mut count_stage = lock(&self.count_stage);
                 chunk(number).for_each_batch::<O>(|batch| count_stage.count::<O>(batch));
                 Ok(())
@@ -418,7 +422,7 @@ impl Drop for StopOnPanic<'_> {
 }
 
 /// A task, compiled for each instruction set.
-struct RunTask<'a>(&'a Workers, Task);
+struct RunTask<'a>(&'a Workers, WorkerTask);
 
 impl Job for RunTask<'_> {
     type Output = Result<(), TableTooLarge>;

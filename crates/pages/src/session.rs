@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use memgauge_host::sys::process::own_usage;
-use memgauge_mrc::{Column, Epoch, PageHistory, SLICES, WindowUse};
+use memgauge_mrc::{Epoch, HeatColumn, PageHistory, SLICES, WindowUse};
 
 use crate::process::{Gone, Target, tracks_soft_dirty};
 use crate::rollup::MemoryUse;
@@ -192,7 +192,7 @@ impl Session<'_> {
     /// Notes which pages were used in the epoch that began at `start` and ends now.
     fn list_pages(&mut self, start: Instant) {
         let now_s = self.start.elapsed().as_secs_f64();
-        let column = Column {
+        let column = HeatColumn {
             start_s: (start - self.start).as_secs_f64(),
             end_s: now_s,
         };

@@ -1,7 +1,7 @@
 //! ARC.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ enum Queue {
 
 pub(super) struct Arc<S> {
     lists: Lists,
-    ids: [List; 4],
+    ids: [ListId; 4],
     used: [u64; 4],
     queue_of: Vec<Queue>,
     /// Queue of the object that missed last, before it was removed from it.
@@ -107,7 +107,7 @@ impl<S: Sizes> Arc<S> {
     }
 }
 
-impl<S: Sizes> Cache for Arc<S> {
+impl<S: Sizes> PolicyCache for Arc<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         matches!(self.queue_of[id as usize], Queue::Recent | Queue::Frequent)

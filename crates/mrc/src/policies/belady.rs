@@ -8,7 +8,7 @@
 //! Objects that are never referenced again leave first. Their order does not change the number of
 //! misses: the sum of their bytes and the free bytes stays the same.
 
-use super::cache::Cache;
+use super::cache::PolicyCache;
 use super::sizes::{Sizes, fits};
 
 /// Position of an object that is not cached.
@@ -122,7 +122,7 @@ impl<'a, S: Sizes> Belady<'a, S> {
     }
 }
 
-impl<S: Sizes> Cache for Belady<'_, S> {
+impl<S: Sizes> PolicyCache for Belady<'_, S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         self.position[id as usize] != ABSENT

@@ -1,12 +1,12 @@
 //! CLOCK with one reference bit, as a list whose oldest end is the hand.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 pub(super) struct Clock<S> {
     lists: Lists,
-    list: List,
+    list: ListId,
     referenced: Vec<bool>,
     sizes: S,
     used: u64,
@@ -38,7 +38,7 @@ impl<S: Sizes> Clock<S> {
     }
 }
 
-impl<S: Sizes> Cache for Clock<S> {
+impl<S: Sizes> PolicyCache for Clock<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         self.lists.holds(id)

@@ -1,12 +1,12 @@
 //! FIFO.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 pub(super) struct Fifo<S> {
     lists: Lists,
-    list: List,
+    list: ListId,
     sizes: S,
     used: u64,
     capacity: u64,
@@ -25,7 +25,7 @@ impl<S: Sizes> Fifo<S> {
     }
 }
 
-impl<S: Sizes> Cache for Fifo<S> {
+impl<S: Sizes> PolicyCache for Fifo<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         self.lists.holds(id)

@@ -2,8 +2,8 @@
 //! chained in the order of their counts (K. Shah and others, "An O(1) algorithm for implementing
 //! the LFU cache eviction scheme", 2010).
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 const NO_BUCKET: u32 = u32::MAX;
@@ -12,7 +12,7 @@ const ONCE: u32 = 0;
 
 struct Bucket {
     references: u64,
-    list: List,
+    list: ListId,
     higher: u32,
     lower: u32,
 }
@@ -110,7 +110,7 @@ impl<S: Sizes> Lfu<S> {
     }
 }
 
-impl<S: Sizes> Cache for Lfu<S> {
+impl<S: Sizes> PolicyCache for Lfu<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         self.lists.holds(id)

@@ -1,8 +1,8 @@
 //! LIRS. The resident HIR objects have a hundredth of the capacity. Stack S holds at most twice
 //! the capacity: beyond that, the non-resident objects that were evicted first leave it.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,11 +16,11 @@ enum Status {
 
 pub(super) struct Lirs<S> {
     stack: Lists,
-    stack_list: List,
+    stack_list: ListId,
     /// Resident HIR objects are in Q, non-resident ones in a list by the time of their eviction.
     queues: Lists,
-    queue: List,
-    non_resident: List,
+    queue: ListId,
+    non_resident: ListId,
     status: Vec<Status>,
     sizes: S,
     stack_used: u64,
@@ -145,7 +145,7 @@ impl<S: Sizes> Lirs<S> {
     }
 }
 
-impl<S: Sizes> Cache for Lirs<S> {
+impl<S: Sizes> PolicyCache for Lirs<S> {
     fn holds(&self, id: u32) -> bool {
         match self.status[id as usize] {
             Status::Lir => true,

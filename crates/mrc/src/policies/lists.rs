@@ -5,27 +5,27 @@
 
 /// Neighbours of an object, or of a list's sentinel.
 #[derive(Clone, Copy)]
-struct Link {
+struct ListLink {
     newer: u32,
     older: u32,
 }
 
-const ABSENT: Link = Link {
+const ABSENT: ListLink = ListLink {
     newer: u32::MAX,
     older: u32::MAX,
 };
 
 /// Identifies a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct List(u32);
+pub(super) struct ListId(u32);
 
 pub(super) struct Lists {
-    links: Vec<Link>,
+    links: Vec<ListLink>,
     objects: u32,
 }
 
 impl Lists {
-    pub(super) fn new<const N: usize>(objects: u32) -> (Lists, [List; N]) {
+    pub(super) fn new<const N: usize>(objects: u32) -> (Lists, [ListId; N]) {
         let mut lists = Lists {
             links: vec![ABSENT; objects as usize],
             objects,
@@ -34,13 +34,13 @@ impl Lists {
         (lists, ids)
     }
 
-    pub(super) fn add_list(&mut self) -> List {
+    pub(super) fn add_list(&mut self) -> ListId {
         let sentinel = self.links.len() as u32;
-        self.links.push(Link {
+        self.links.push(ListLink {
             newer: sentinel,
             older: sentinel,
         });
-        List(sentinel)
+        ListId(sentinel)
     }
 
     #[inline]
@@ -49,9 +49,9 @@ impl Lists {
     }
 
     #[inline]
-    pub(super) fn push_newest(&mut self, list: List, id: u32) {
+    pub(super) fn push_newest(&mut self, list: ListId, id: u32) {
         let newest = self.links[list.0 as usize].older;
-        self.links[id as usize] = Link {
+        self.links[id as usize] = ListLink {
             newer: list.0,
             older: newest,
         };
@@ -61,14 +61,14 @@ impl Lists {
 
     #[inline]
     pub(super) fn unlink(&mut self, id: u32) {
-        let Link { newer, older } = self.links[id as usize];
+        let ListLink { newer, older } = self.links[id as usize];
         self.links[newer as usize].older = older;
         self.links[older as usize].newer = newer;
         self.links[id as usize] = ABSENT;
     }
 
     #[inline]
-    pub(super) fn move_to_newest(&mut self, list: List, id: u32) {
+    pub(super) fn move_to_newest(&mut self, list: ListId, id: u32) {
         if self.links[id as usize].newer != list.0 {
             self.unlink(id);
             self.push_newest(list, id);
@@ -76,11 +76,11 @@ impl Lists {
     }
 
     #[inline]
-    pub(super) fn oldest(&self, list: List) -> Option<u32> {
+    pub(super) fn oldest(&self, list: ListId) -> Option<u32> {
         self.object(self.links[list.0 as usize].newer)
     }
 
-    pub(super) fn is_empty(&self, list: List) -> bool {
+    pub(super) fn is_empty(&self, list: ListId) -> bool {
         self.oldest(list).is_none()
     }
 

@@ -10,7 +10,7 @@
 //! the miss ratio.
 
 use super::requests::mix;
-use super::{Policy, Request, Requests, TooManyRequests, simulate};
+use super::{CacheRequest, Policy, RequestTrace, TooManyRequests, simulate};
 
 /// Number of disjoint samples.
 const PARTS: usize = 8;
@@ -19,7 +19,7 @@ const T_95: f64 = 2.365;
 /// A miniature cache needs room for this number of objects of mean size to behave like a large
 /// one.
 const MIN_OBJECTS: f64 = 64.0;
-/// Maximum number of [`Totals`] that are kept.
+/// Maximum number of [`RequestTotals`] that are kept.
 const MAX_TOTALS: usize = 8192;
 /// The smallest queue of its policy needs room for this number. A window of one object made
 /// W-TinyLFU miss 2 % too often.
@@ -28,24 +28,24 @@ const MIN_QUEUE_OBJECTS: f64 = 16.0;
 /// Samples of a trace.
 #[derive(Clone, Debug)]
 pub struct Miniature {
-    parts: [Requests; PARTS],
+    parts: [RequestTrace; PARTS],
     /// Share of the objects in each part.
     rate: f64,
     salt: u64,
     /// Records seen.
     records: u64,
     /// References so far, sampled or not.
-    seen: Totals,
+    seen: RequestTotals,
     /// References before the counted ones.
-    warm_up: Totals,
+    warm_up: RequestTotals,
     /// Totals at the start of each record whose number is a multiple of `stride`.
-    starts: Vec<Totals>,
+    starts: Vec<RequestTotals>,
     stride: u64,
 }
 
 /// References, and the sizes of their objects together.
 #[derive(Clone, Copy, Debug, Default)]
-struct Totals {
+struct RequestTotals {
     requests: u64,
     bytes: u128,
 }
@@ -73,8 +73,8 @@ impl Miniature {
             rate: rate / PARTS as f64,
             salt,
             records: 0,
-            seen: Totals::default(),
-            warm_up: Totals::default(),
+            seen: RequestTotals::default(),
+            warm_up: RequestTotals::default(),
             starts: Vec::new(),
             stride: 1,
         }
@@ -84,7 +84,7 @@ impl Miniature {
     ///
     /// # Errors
     /// A sample is too long.
-    pub fn push(&mut self, request: Request) -> Result<(), TooManyRequests> {
+    pub fn push(&mut self, request: CacheRequest) -> Result<(), TooManyRequests> {
         let position = request.position.unwrap_or(self.records);
         while self.starts.len() as u64 * self.stride <= position {
             self.starts.push(self.seen);
@@ -98,11 +98,11 @@ impl Miniature {
             }
         }
         self.records = position + 1;
-        if request.kind != super::Kind::Removal {
+        if request.kind != super::RequestKind::Removal {
             self.seen.requests += 1;
             self.seen.bytes += u128::from(request.size);
         }
-        let request = Request {
+        let request = CacheRequest {
             position: Some(position),
             ..request
         };
@@ -120,7 +120,7 @@ impl Miniature {
     }
 
     /// Returns the totals before a record, interpolated between the records whose totals were kept.
-    fn seen_before(&self, record: u64) -> Totals {
+    fn seen_before(&self, record: u64) -> RequestTotals {
         let record = record.min(self.records);
         let at = (record / self.stride) as usize;
         let start = self.starts.get(at).copied().unwrap_or(self.seen);
@@ -131,7 +131,7 @@ impl Miniature {
         let part = record % self.stride;
         let requests = u128::from(next.requests - start.requests) * u128::from(part);
         let length = u128::from(length.max(1));
-        Totals {
+        RequestTotals {
             requests: start.requests + (requests / length) as u64,
             bytes: start.bytes + (next.bytes - start.bytes) / length * u128::from(part),
         }
@@ -156,17 +156,17 @@ impl Miniature {
 
     /// Whether objects have sizes other than 1.
     pub fn has_sizes(&self) -> bool {
-        self.parts.iter().any(Requests::has_sizes)
+        self.parts.iter().any(RequestTrace::has_sizes)
     }
 
     /// Whether objects expire.
     pub fn has_expiry(&self) -> bool {
-        self.parts.iter().any(Requests::has_expiry)
+        self.parts.iter().any(RequestTrace::has_expiry)
     }
 
     /// Memory in bytes that the samples take.
     pub fn memory_bytes(&self) -> usize {
-        self.parts.iter().map(Requests::memory_bytes).sum()
+        self.parts.iter().map(RequestTrace::memory_bytes).sum()
     }
 
     /// Estimates the misses of caches with a policy, one for each capacity. `None` where the

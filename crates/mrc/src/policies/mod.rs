@@ -1,6 +1,6 @@
 //! Cache simulation: exact misses of an eviction policy at chosen capacities.
 //!
-//! [`Requests`] holds a trace compactly: keys become dense 32-bit ids once, so every simulation
+//! [`RequestTrace`] holds a trace compactly: keys become dense 32-bit ids once, so every simulation
 //! indexes arrays instead of hashing. [`simulate`] then runs one [`Policy`] over the trace for
 //! several capacities. [`Miniature`] runs scaled-down caches on samples of the objects.
 //!
@@ -33,7 +33,7 @@ mod two_q;
 mod w_tiny_lfu;
 
 pub use miniature::{Estimated, Miniature};
-pub use requests::{Kind, Request, Requests, TooManyRequests};
+pub use requests::{CacheRequest, RequestKind, RequestTrace, TooManyRequests};
 pub use simulation::{Misses, simulate};
 
 /// An eviction policy.

@@ -1,6 +1,6 @@
 //! Random eviction, with a seed.
 
-use super::cache::Cache;
+use super::cache::PolicyCache;
 use super::sizes::{Sizes, fits};
 
 const ABSENT: u32 = u32::MAX;
@@ -39,7 +39,7 @@ impl<S: Sizes> Random<S> {
     }
 }
 
-impl<S: Sizes> Cache for Random<S> {
+impl<S: Sizes> PolicyCache for Random<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         self.position[id as usize] != ABSENT

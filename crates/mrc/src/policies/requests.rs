@@ -8,7 +8,7 @@ use super::belady::NEVER;
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Looks the object up and inserts it if it is missing.
     #[default]
     Reference,
@@ -20,13 +20,13 @@ pub enum Kind {
 
 /// One request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct CacheRequest {
     /// Identifies the object.
     pub key: u64,
     /// Size of the object in bytes.
     pub size: u64,
     /// Kind of the request.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// Time in microseconds.
     pub time_us: u64,
     /// Time in microseconds after which the object is stale if this request inserts it.
@@ -54,13 +54,13 @@ const MAX_REQUESTS: usize = (u32::MAX - 1024) as usize;
 /// A trace of requests, four bytes for each. Sizes, kinds and times take memory only if a request
 /// needs them.
 #[derive(Clone, Debug, Default)]
-pub struct Requests {
+pub struct RequestTrace {
     ids: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
     pub(super) sequence: Vec<u32>,
     /// Size of each request's object. Empty if all are 1.
     pub(super) sizes: Vec<u64>,
     /// Empty if all are references.
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<RequestKind>,
     /// Empty if no object expires.
     pub(super) times_us: Vec<u64>,
     pub(super) expires_us: Vec<u64>,
@@ -73,12 +73,12 @@ pub struct Requests {
     largest: Vec<u64>,
 }
 
-impl Requests {
+impl RequestTrace {
     /// Adds a request.
     ///
     /// # Errors
     /// The trace is too long.
-    pub fn push(&mut self, request: Request) -> Result<(), TooManyRequests> {
+    pub fn push(&mut self, request: CacheRequest) -> Result<(), TooManyRequests> {
         let at = self.sequence.len();
         let objects = self.ids.len() as u32;
         if at >= MAX_REQUESTS {
@@ -101,10 +101,10 @@ impl Requests {
             *largest += growth;
             self.footprint = self.footprint.saturating_add(growth);
         }
-        if request.kind != Kind::Reference && self.kinds.is_empty() {
-            self.kinds = vec![Kind::Reference; at];
+        if request.kind != RequestKind::Reference && self.kinds.is_empty() {
+            self.kinds = vec![RequestKind::Reference; at];
         }
-        if request.kind != Kind::Reference || !self.kinds.is_empty() {
+        if request.kind != RequestKind::Reference || !self.kinds.is_empty() {
             self.kinds.push(request.kind);
         }
         if request.expires_us.is_some() && self.expires_us.is_empty() {
@@ -188,7 +188,7 @@ impl Requests {
             let next_of = &mut next_of[id as usize];
             next[at] = *next_of;
             *next_of = match self.kinds.get(at) {
-                Some(Kind::Removal) => NEVER,
+                Some(RequestKind::Removal) => NEVER,
                 _ => at as u32,
             };
         }

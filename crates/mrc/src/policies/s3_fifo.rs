@@ -2,8 +2,8 @@
 //! FIFO that remembers nine tenths of the capacity. An object moves from the small to the main
 //! FIFO if it was referenced at least twice after its insertion.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 /// References after the insertion with which an object moves to the main FIFO.
@@ -20,17 +20,17 @@ enum Queue {
 }
 
 #[derive(Clone, Copy)]
-struct State {
+struct ObjectState {
     queue: Queue,
     references: u8,
 }
 
 pub(super) struct S3Fifo<S> {
     lists: Lists,
-    small: List,
-    main: List,
-    ghost: List,
-    states: Vec<State>,
+    small: ListId,
+    main: ListId,
+    ghost: ListId,
+    states: Vec<ObjectState>,
     was_ghost: bool,
     has_evicted: bool,
     sizes: S,
@@ -53,7 +53,7 @@ impl<S: Sizes> S3Fifo<S> {
             main,
             ghost,
             states: vec![
-                State {
+                ObjectState {
                     queue: Queue::Nowhere,
                     references: 0
                 };
@@ -82,7 +82,7 @@ impl<S: Sizes> S3Fifo<S> {
         };
         *used += size;
         self.lists.push_newest(list, id);
-        self.states[id as usize] = State {
+        self.states[id as usize] = ObjectState {
             queue,
             references: 0,
         };
@@ -141,7 +141,7 @@ impl<S: Sizes> S3Fifo<S> {
     }
 }
 
-impl<S: Sizes> Cache for S3Fifo<S> {
+impl<S: Sizes> PolicyCache for S3Fifo<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         matches!(self.states[id as usize].queue, Queue::Small | Queue::Main)

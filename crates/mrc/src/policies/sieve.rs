@@ -1,12 +1,12 @@
 //! SIEVE.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 pub(super) struct Sieve<S> {
     lists: Lists,
-    list: List,
+    list: ListId,
     visited: Vec<bool>,
     /// The next object to examine. `None` means the oldest.
     hand: Option<u32>,
@@ -46,7 +46,7 @@ impl<S: Sizes> Sieve<S> {
     }
 }
 
-impl<S: Sizes> Cache for Sieve<S> {
+impl<S: Sizes> PolicyCache for Sieve<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         self.lists.holds(id)

@@ -3,17 +3,17 @@
 use super::Policy;
 use super::arc::Arc;
 use super::belady::Belady;
-use super::cache::Cache;
+use super::cache::PolicyCache;
 use super::clock::Clock;
 use super::fifo::Fifo;
 use super::lfu::Lfu;
 use super::lirs::Lirs;
 use super::lru::Lru;
 use super::random::Random;
-use super::requests::{Kind, Requests};
+use super::requests::{RequestKind, RequestTrace};
 use super::s3_fifo::S3Fifo;
 use super::sieve::Sieve;
-use super::sizes::{Bytes, Sizes, Unit};
+use super::sizes::{ByteSizes, Sizes, UnitSizes};
 use super::two_q::TwoQ;
 use super::w_tiny_lfu::WTinyLfu;
 
@@ -53,20 +53,25 @@ impl Misses {
 
 /// Simulates caches with a policy, one for each capacity. A capacity is in bytes if the objects
 /// have sizes, else in objects. The seed is for [`Policy::Random`].
-pub fn simulate(requests: &Requests, policy: Policy, capacities: &[u64], seed: u64) -> Vec<Misses> {
+pub fn simulate(
+    requests: &RequestTrace,
+    policy: Policy,
+    capacities: &[u64],
+    seed: u64,
+) -> Vec<Misses> {
     let next = match policy {
         Policy::Belady => requests.next_references(),
         _ => Vec::new(),
     };
     let run = |&capacity: &u64| match requests.has_sizes() {
-        true => run_policy::<Bytes>(requests, policy, capacity, &next, seed),
-        false => run_policy::<Unit>(requests, policy, capacity, &next, seed),
+        true => run_policy::<ByteSizes>(requests, policy, capacity, &next, seed),
+        false => run_policy::<UnitSizes>(requests, policy, capacity, &next, seed),
     };
     capacities.iter().map(run).collect()
 }
 
 fn run_policy<S: Sizes>(
-    requests: &Requests,
+    requests: &RequestTrace,
     policy: Policy,
     capacity: u64,
     next: &[u32],
@@ -93,7 +98,7 @@ fn run_policy<S: Sizes>(
     }
 }
 
-fn run(requests: &Requests, cache: impl Cache) -> Misses {
+fn run(requests: &RequestTrace, cache: impl PolicyCache) -> Misses {
     let is_plain = requests.kinds.is_empty() && requests.expires_us.is_empty();
     match is_plain {
         true if !requests.has_sizes() => run_unit(requests, cache),
@@ -102,7 +107,7 @@ fn run(requests: &Requests, cache: impl Cache) -> Misses {
 }
 
 /// References to objects of size 1 that do not expire.
-fn run_unit(requests: &Requests, mut cache: impl Cache) -> Misses {
+fn run_unit(requests: &RequestTrace, mut cache: impl PolicyCache) -> Misses {
     let (warm_up, counted) = requests.sequence.split_at(requests.counted_from);
     let mut refer = |at: usize, id: u32| {
         let hit = cache.refer(id, at as u32);
@@ -126,7 +131,7 @@ fn run_unit(requests: &Requests, mut cache: impl Cache) -> Misses {
     }
 }
 
-fn run_any(requests: &Requests, mut cache: impl Cache) -> Misses {
+fn run_any(requests: &RequestTrace, mut cache: impl PolicyCache) -> Misses {
     let mut counts = Misses::default();
     let has_expiry = requests.has_expiry();
     let mut expires_us = match has_expiry {
@@ -136,7 +141,7 @@ fn run_any(requests: &Requests, mut cache: impl Cache) -> Misses {
     for (at, &id) in requests.sequence.iter().enumerate() {
         let size = requests.sizes.get(at).copied().unwrap_or(1);
         let kind = requests.kinds.get(at).copied().unwrap_or_default();
-        if kind == Kind::Removal {
+        if kind == RequestKind::Removal {
             if cache.holds(id) {
                 cache.remove(id);
             }
@@ -146,7 +151,7 @@ fn run_any(requests: &Requests, mut cache: impl Cache) -> Misses {
             cache.remove(id);
         }
         let hit = cache.refer(id, at as u32);
-        if !hit && kind == Kind::Reference {
+        if !hit && kind == RequestKind::Reference {
             cache.insert(id, size, at as u32);
             if has_expiry {
                 expires_us[id as usize] = requests.expires_us[at];

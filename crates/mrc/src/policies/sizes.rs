@@ -8,11 +8,11 @@ pub(super) trait Sizes {
 }
 
 /// Every object has size 1, which costs neither memory nor time.
-pub(super) struct Unit;
+pub(super) struct UnitSizes;
 
-impl Sizes for Unit {
-    fn new(_: u32) -> Unit {
-        Unit
+impl Sizes for UnitSizes {
+    fn new(_: u32) -> UnitSizes {
+        UnitSizes
     }
 
     #[inline]
@@ -25,11 +25,11 @@ impl Sizes for Unit {
 }
 
 /// Objects have sizes in bytes.
-pub(super) struct Bytes(Vec<u64>);
+pub(super) struct ByteSizes(Vec<u64>);
 
-impl Sizes for Bytes {
-    fn new(objects: u32) -> Bytes {
-        Bytes(vec![0; objects as usize])
+impl Sizes for ByteSizes {
+    fn new(objects: u32) -> ByteSizes {
+        ByteSizes(vec![0; objects as usize])
     }
 
     #[inline]

@@ -298,13 +298,13 @@ fn naive_misses(trace: &[(u64, u64)], policy: Policy, capacity: u64) -> (u64, u1
     misses
 }
 
-fn requests(trace: &[(u64, u64)]) -> Requests {
-    let mut requests = Requests::default();
+fn requests(trace: &[(u64, u64)]) -> RequestTrace {
+    let mut requests = RequestTrace::default();
     for &(key, size) in trace {
-        let request = Request {
+        let request = CacheRequest {
             key,
             size,
-            ..Request::default()
+            ..CacheRequest::default()
         };
         requests.push(request).unwrap();
     }
@@ -447,7 +447,7 @@ fn loops_separate_policies_that_resist_scans_from_those_that_do_not() {
 
 #[test]
 fn removals_expiry_and_writes_around_change_hits_to_misses() {
-    let at = |key, kind, seconds: u64, ttl: Option<u64>| Request {
+    let at = |key, kind, seconds: u64, ttl: Option<u64>| CacheRequest {
         key,
         kind,
         size: 1,
@@ -455,21 +455,21 @@ fn removals_expiry_and_writes_around_change_hits_to_misses() {
         expires_us: ttl.map(|ttl| (seconds + ttl) * 1_000_000),
         position: None,
     };
-    let reference = Kind::Reference;
+    let reference = RequestKind::Reference;
     let trace = [
-        at(1, reference, 0, Some(10)),             // miss
-        at(1, reference, 10, None),                // hit: it expires after this second
-        at(1, reference, 11, None),                // miss: expired; inserted for good
-        at(1, reference, 1000, None),              // hit
-        at(1, Kind::Removal, 1001, None),          // not a reference
-        at(1, reference, 1002, None),              // miss: removed
-        at(2, Kind::WithoutInsertion, 1003, None), // miss
-        at(2, reference, 1004, None),              // miss: the write did not insert it
-        at(2, Kind::WithoutInsertion, 1005, None), // hit
-        at(3, Kind::Removal, 1006, None),          // nothing to remove
-        at(2, reference, 1006, None),              // hit
+        at(1, reference, 0, Some(10)),                    // miss
+        at(1, reference, 10, None),                       // hit: it expires after this second
+        at(1, reference, 11, None),                       // miss: expired; inserted for good
+        at(1, reference, 1000, None),                     // hit
+        at(1, RequestKind::Removal, 1001, None),          // not a reference
+        at(1, reference, 1002, None),                     // miss: removed
+        at(2, RequestKind::WithoutInsertion, 1003, None), // miss
+        at(2, reference, 1004, None),                     // miss: the write did not insert it
+        at(2, RequestKind::WithoutInsertion, 1005, None), // hit
+        at(3, RequestKind::Removal, 1006, None),          // nothing to remove
+        at(2, reference, 1006, None),                     // hit
     ];
-    let mut requests = Requests::default();
+    let mut requests = RequestTrace::default();
     trace.into_iter().for_each(|r| requests.push(r).unwrap());
     for policy in Policy::ALL {
         let found = simulate(&requests, policy, &[40], 1)[0];
@@ -487,16 +487,16 @@ fn random_removals_keep_every_policy_consistent() {
     let seed = fresh_seed();
     for (round, size) in [1, 9, 70].into_iter().enumerate() {
         let trace = random_trace(seed.wrapping_add(round as u64), 30_000, |n| 1 + n % size);
-        let mut requests = Requests::default();
+        let mut requests = RequestTrace::default();
         for (at, (&(key, size), noise)) in trace.iter().zip(numbers(seed ^ 7)).enumerate() {
             let kind = match noise % 16 {
-                0 => Kind::Removal,
-                1 => Kind::WithoutInsertion,
-                _ => Kind::Reference,
+                0 => RequestKind::Removal,
+                1 => RequestKind::WithoutInsertion,
+                _ => RequestKind::Reference,
             };
             let time_us = at as u64;
             let expires_us = (noise % 5 == 0).then_some(time_us + noise % 3000);
-            let request = Request {
+            let request = CacheRequest {
                 key,
                 size,
                 kind,
@@ -538,7 +538,7 @@ fn huge_sizes_neither_overflow_nor_evict_others() {
 #[test]
 fn empty_traces_have_no_ratio() {
     for policy in Policy::ALL {
-        let found = simulate(&Requests::default(), policy, &[1, 100], 1);
+        let found = simulate(&RequestTrace::default(), policy, &[1, 100], 1);
         assert_eq!(found[0].miss_ratio(), None, "{policy:?}");
     }
 }
@@ -554,14 +554,14 @@ fn sample_knows_how_many_references_follow_a_warm_up() {
         let is_removal = noise % 50_000 < at as u64 / 2;
         removals.push(is_removal);
         let kind = match is_removal {
-            true => Kind::Removal,
-            false => Kind::Reference,
+            true => RequestKind::Removal,
+            false => RequestKind::Reference,
         };
-        let request = Request {
+        let request = CacheRequest {
             key: noise >> 20,
             size: 1,
             kind,
-            ..Request::default()
+            ..CacheRequest::default()
         };
         sample.push(request).unwrap();
     }
@@ -579,20 +579,20 @@ fn sample_knows_how_many_references_follow_a_warm_up() {
 fn miniature_simulation_estimates_exact_ratios_within_its_intervals() {
     let seed = fresh_seed();
     let objects = 30_000.0;
-    let trace: Vec<Request> = numbers(seed)
+    let trace: Vec<CacheRequest> = numbers(seed)
         .take(200_000)
         .map(|n| {
             let share = (n >> 11) as f64 / (1u64 << 53) as f64;
             let key = (share.powi(4) * objects) as u64;
             let size = 1 + key.wrapping_mul(0x9e37_79b9) % 50;
-            Request {
+            CacheRequest {
                 key,
                 size,
-                ..Request::default()
+                ..CacheRequest::default()
             }
         })
         .collect();
-    let mut exact = Requests::default();
+    let mut exact = RequestTrace::default();
     let mut sample = Miniature::new(0.6, seed);
     for &request in &trace {
         exact.push(request).unwrap();

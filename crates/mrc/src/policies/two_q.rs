@@ -1,7 +1,7 @@
 //! 2Q, full version: `A1in` has a quarter of the capacity, `A1out` remembers half of it.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,9 +17,9 @@ enum Queue {
 
 pub(super) struct TwoQ<S> {
     lists: Lists,
-    new: List,
-    remembered: List,
-    frequent: List,
+    new: ListId,
+    remembered: ListId,
+    frequent: ListId,
     queue_of: Vec<Queue>,
     was_remembered: bool,
     sizes: S,
@@ -92,7 +92,7 @@ impl<S: Sizes> TwoQ<S> {
     }
 }
 
-impl<S: Sizes> Cache for TwoQ<S> {
+impl<S: Sizes> PolicyCache for TwoQ<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         matches!(self.queue_of[id as usize], Queue::New | Queue::Frequent)

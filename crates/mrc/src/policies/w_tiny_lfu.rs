@@ -6,8 +6,8 @@
 //! collisions. All are halved after ten references per cached object. A count is halved only when
 //! it is read, or a small cache would spend its time halving.
 
-use super::cache::Cache;
-use super::lists::{List, Lists};
+use super::cache::PolicyCache;
+use super::lists::{ListId, Lists};
 use super::sizes::{Sizes, fits};
 
 const MAX_COUNT: u32 = 15;
@@ -31,7 +31,7 @@ enum Queue {
 
 pub(super) struct WTinyLfu<S> {
     lists: Lists,
-    ids: [List; 3],
+    ids: [ListId; 3],
     used: [u64; 3],
     queue_of: Vec<Queue>,
     counts: Vec<Count>,
@@ -126,7 +126,7 @@ impl<S: Sizes> WTinyLfu<S> {
     }
 }
 
-impl<S: Sizes> Cache for WTinyLfu<S> {
+impl<S: Sizes> PolicyCache for WTinyLfu<S> {
     #[inline]
     fn holds(&self, id: u32) -> bool {
         self.queue_of[id as usize] != Queue::Nowhere

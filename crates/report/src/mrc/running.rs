@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memgauge_mrc::{Footprint, HeatRow, Interval, PageUse, RegionUse, SizeFor};
+use memgauge_mrc::{EpochInterval, Footprint, HeatRow, PageUse, RegionUse, SizeFor};
 use serde_json::{Value, json};
 
 use super::{LABEL, ROWS, axis, chart, plot, printable};
@@ -624,11 +624,11 @@ fn heat_map_json(pages: &PageUse) -> Value {
     })
 }
 
-pub(super) fn interval_json(of: &Interval) -> Value {
+pub(super) fn interval_json(of: &EpochInterval) -> Value {
     json!({ "value": of.value, "low": of.low, "high": of.high })
 }
 
-pub(super) fn interval(of: &Interval, style: &Style) -> String {
+pub(super) fn interval(of: &EpochInterval, style: &Style) -> String {
     format!(
         "{} {} {}",
         bytes(of.low as u64),
@@ -720,8 +720,8 @@ mod tests {
 
     #[test]
     fn memory_that_was_not_used_is_named_with_its_region() {
-        use memgauge_mrc::{Column, RegionUse};
-        let column = |n: u32| Column {
+        use memgauge_mrc::{HeatColumn, RegionUse};
+        let column = |n: u32| HeatColumn {
             start_s: f64::from(n) * 20.0,
             end_s: f64::from(n + 1) * 20.0,
         };
@@ -769,7 +769,7 @@ mod tests {
     #[test]
     fn unused_memory_of_several_processes_is_listed_by_process_then_region() {
         let pages = |unused: [u64; 2]| PageUse {
-            columns: vec![memgauge_mrc::Column {
+            columns: vec![memgauge_mrc::HeatColumn {
                 start_s: 0.0,
                 end_s: 60.0,
             }],
