@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use memgauge_online::{Profiler, Settings, Sharing, Source, State, Statistics};
+use memgauge_online::{Profiler, Settings, Sharing, Source, Statistics, ThreadState};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -57,7 +57,10 @@ fn run() -> Result<(), Failure> {
         told = Instant::now();
         let threads = profiler.all_statistics();
         println!("{}", line(began.elapsed(), &threads));
-        if threads.iter().all(|thread| thread.state == State::Ended) {
+        if threads
+            .iter()
+            .all(|thread| thread.state == ThreadState::Ended)
+        {
             return Ok(());
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::{Sample, State, Statistics};
+use super::{Sample, Statistics, ThreadState};
 
 /// `struct memgauge_settings`.
 #[repr(C)]
@@ -133,10 +133,10 @@ impl From<&Statistics> for CStatistics {
             pid: s.pid,
             tid: s.tid,
             state: match s.state {
-                State::Started => 0,
-                State::Stopped => 1,
-                State::Ended => 2,
-                State::Deleted => 3,
+                ThreadState::Started => 0,
+                ThreadState::Stopped => 1,
+                ThreadState::Ended => 2,
+                ThreadState::Deleted => 3,
             },
             reserved: 0,
             samples: s.samples,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use memgauge_emulate::sampled::{SampledOptions, SampledProgram};
 use memgauge_online::{
     Clean, CommandEnd, Error, ErrorKind, Latency, Profiler, Reader, Region, RegionId, Sample,
-    Settings, Sharing, Source, State, Statistics, WhenFull,
+    Settings, Sharing, Source, Statistics, ThreadState, WhenFull,
 };
 
 mod layout;

@@ -12,8 +12,8 @@ use engine::{LINES, addresses, compiled};
 use memgauge_emulate::sampled::{SampledOptions, SampledProgram};
 use memgauge_machine::Config;
 use memgauge_online::{
-    CommandEnd, ErrorKind, Profiler, Reader, Sample, SampledRun, Settings, Sharing, Source, State,
-    WhenFull,
+    CommandEnd, ErrorKind, Profiler, Reader, Sample, SampledRun, Settings, Sharing, Source,
+    ThreadState, WhenFull,
 };
 
 fn program(command: &[&Path], event: &str, period: u64) -> Box<SampledProgram> {
@@ -57,7 +57,7 @@ fn each_line_that_is_loaded_once_is_one_miss_in_its_region() {
     // Every miss of the program is a sample.
     let counts = profiler.all_statistics();
     assert_eq!((counts.len(), counts[0].pid, counts[0].tid), (1, pid, pid));
-    assert_eq!(counts[0].state, State::Ended);
+    assert_eq!(counts[0].state, ThreadState::Ended);
     assert!(counts[0].is_exact(), "{counts:?}");
     assert_eq!(counts[0].counted, samples.len() as u64);
     assert_eq!(counts[0].stands_for, samples.len() as u64);
@@ -248,7 +248,7 @@ fn periods_change_while_it_runs_and_each_sample_says_its_own() {
             (still.samples, still.counted),
             (before.samples, before.counted)
         );
-        assert_eq!((still.state, still.period), (State::Stopped, next));
+        assert_eq!((still.state, still.period), (ThreadState::Stopped, next));
         profiler.start(one).expect("it runs");
         until("samples", || {
             (counts(one).samples > before.samples + 20).then_some(())
@@ -322,7 +322,7 @@ fn off_and_on_and_deleting_lose_no_sample() {
     });
     profiler.delete_thread(one).expect("it runs");
     let deleted = profiler.statistics(one).expect("its samples stay");
-    assert_eq!(deleted.state, State::Deleted);
+    assert_eq!(deleted.state, ThreadState::Deleted);
     assert!(deleted.is_exact(), "{deleted:?}");
     // Every sample of this event is an access that missed the second level.
     let seen = all(&mut reader);

@@ -10,7 +10,7 @@ use crate::marks::ThreadMarks;
 use crate::period_control::{Budget, Interest, PeriodController, SamplingCounts};
 use crate::phases::PhaseTracking;
 use crate::procfs::ThreadIds;
-use crate::registry::{Registry, SampledThread, State, add};
+use crate::registry::{Registry, SampledThread, ThreadState, add};
 use crate::ring::RingWriter;
 use crate::sample::{Sample, WORDS};
 
@@ -159,10 +159,10 @@ impl CollectedThread {
             .end_window(now, budget, interest, self.attached.period())
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ThreadState {
         match self.enabled {
-            true => State::Started,
-            false => State::Stopped,
+            true => ThreadState::Started,
+            false => ThreadState::Stopped,
         }
     }
 }

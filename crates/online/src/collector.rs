@@ -19,8 +19,8 @@ use crate::idle::IdleDetector;
 use crate::marks::{ThreadMarks, create_marks};
 use crate::period_control::{Budget, PeriodController};
 use crate::procfs::{ProcDirectory, ThreadIds, children, command, identity, threads};
-use crate::registry::{Registry, SampledThread, State, wake};
-use crate::ring::Ring;
+use crate::registry::{Registry, SampledThread, ThreadState, wake};
+use crate::ring::SampleRing;
 use crate::settings::{Settings, WhenFull, measure_budget};
 use crate::unsampled_threads::{UnsampledCounts, UnsampledThreads};
 use crate::{Error, ErrorKind, Result};
@@ -144,12 +144,12 @@ impl Collector {
 
     fn register(&mut self, attached: AttachedThread, pid: u32, follows: bool) -> u64 {
         let refuses = self.settings.when_full == WhenFull::RefuseNewest;
-        let (ring, writer) = Ring::new(self.settings.buffer, refuses);
+        let (ring, writer) = SampleRing::new(self.settings.buffer, refuses);
         let (number, tid) = (self.next, attached.tid());
         self.next += 1;
         let thread = Arc::new(SampledThread::new(number, ThreadIds { pid, tid }, ring));
         thread.set_command(&command(tid));
-        thread.set_state(State::Started);
+        thread.set_state(ThreadState::Started);
         self.registry.add(&thread);
         if !self.threads.values().any(|m| m.registered.pid() == pid) {
             self.code.scan(pid);
@@ -178,7 +178,9 @@ impl Collector {
         let mut added = Vec::new();
         if let Err(e) = self.add_threads(pid, &mut added) {
             // Add all threads or none.
-            added.iter().for_each(|&n| self.finish(n, State::Deleted));
+            added
+                .iter()
+                .for_each(|&n| self.finish(n, ThreadState::Deleted));
             self.registry.remove(|t| added.contains(&t.number));
             return Err(e);
         }
@@ -280,7 +282,7 @@ impl Collector {
 
     pub(crate) fn delete_thread(&mut self, tid: u32) -> Result<()> {
         let number = self.number("delete", tid)?;
-        self.finish(number, State::Deleted);
+        self.finish(number, ThreadState::Deleted);
         Ok(())
     }
 
@@ -293,7 +295,8 @@ impl Collector {
             return Err(no_such_task("delete", pid));
         }
         let deleted = all.len();
-        all.into_iter().for_each(|n| self.finish(n, State::Deleted));
+        all.into_iter()
+            .for_each(|n| self.finish(n, ThreadState::Deleted));
         Ok(deleted)
     }
 
@@ -305,10 +308,10 @@ impl Collector {
 
     /// Reads the last samples of a thread and detaches from it. Threads that a deleted thread has
     /// started since its ring was last read are not followed.
-    fn finish(&mut self, number: u64, state: State) {
+    fn finish(&mut self, number: u64, state: ThreadState) {
         if let Some(thread) = self.threads.get_mut(&number) {
             thread.attached.stop();
-            thread.follows &= state != State::Deleted;
+            thread.follows &= state != ThreadState::Deleted;
         }
         self.drain(&[number]);
         let Some(thread) = self.threads.remove(&number) else {
@@ -321,7 +324,7 @@ impl Collector {
         if self.by_tid.get(&tid) == Some(&number) {
             self.by_tid.remove(&tid);
         }
-        if let Some(marks) = self.marks.as_mut().filter(|_| state == State::Ended) {
+        if let Some(marks) = self.marks.as_mut().filter(|_| state == ThreadState::Ended) {
             marks.forget(ids);
         }
         if !self.threads.values().any(|m| m.registered.pid() == pid) {
@@ -335,7 +338,8 @@ impl Collector {
     /// Reads the last samples of all threads and detaches.
     pub(crate) fn detach_all(&mut self) {
         let all: Vec<u64> = self.threads.keys().copied().collect();
-        all.into_iter().for_each(|n| self.finish(n, State::Deleted));
+        all.into_iter()
+            .for_each(|n| self.finish(n, ThreadState::Deleted));
     }
 
     /// Updates the counts of a thread, or of all threads for `None`.
@@ -470,7 +474,9 @@ impl Collector {
         let ended: Vec<u64> = ready.iter().filter(ended).copied().collect();
         let all: Vec<u64> = self.threads.keys().copied().collect();
         let with_samples = self.drain(&all);
-        ended.into_iter().for_each(|n| self.finish(n, State::Ended));
+        ended
+            .into_iter()
+            .for_each(|n| self.finish(n, ThreadState::Ended));
         if let Some(marks) = &mut self.marks {
             // Even if no thread is sampled: programs need room to write marks.
             marks.read();

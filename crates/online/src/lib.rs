@@ -43,8 +43,8 @@ pub use memgauge_trace::{
 };
 pub use profiler::{Clean, Profiler};
 pub use reader::Reader;
-pub use registry::{State, Statistics};
-pub use ring::Account;
+pub use registry::{Statistics, ThreadState};
+pub use ring::DeliveryAccount;
 pub use roi::{Region, RegionId};
 pub use sample::Sample;
 pub use settings::{Latency, MAX_BUFFER, Settings, Sharing, Source, WhenFull};

@@ -21,20 +21,20 @@ const MAX_THREADS: usize = 1 << 14;
 /// Marks of all threads.
 pub(crate) struct ThreadMarks {
     file: MarkFile,
-    threads: HashMap<ThreadIds, ThreadState>,
+    threads: HashMap<ThreadIds, MarkedThread>,
     lost: u64,
 }
 
 /// Marks of one thread.
 #[derive(Default)]
-struct ThreadState {
+struct MarkedThread {
     waiting: VecDeque<RoiMark>,
     open: OpenRegions<String, ()>,
     /// Number of the open regions, if it is known.
     number: Option<u16>,
 }
 
-impl ThreadState {
+impl MarkedThread {
     fn apply(&mut self, mark: RoiMark) {
         self.number = None;
         match mark.kind {
@@ -47,7 +47,7 @@ impl ThreadState {
 
     /// Forgets which regions are open.
     fn close_all(&mut self) {
-        *self = ThreadState::default();
+        *self = MarkedThread::default();
     }
 
     fn at(&mut self, time_ns: u64, tree: &mut RoiTree) -> u16 {
@@ -88,7 +88,7 @@ impl ThreadMarks {
         self.lost += self.file.drain(false, |mark| add(threads, mark));
         if self.lost() > before {
             // The lost marks can be of any thread and can include the end of a region.
-            self.threads.values_mut().for_each(ThreadState::close_all);
+            self.threads.values_mut().for_each(MarkedThread::close_all);
         }
     }
 
@@ -106,7 +106,7 @@ impl ThreadMarks {
     }
 }
 
-fn add(threads: &mut HashMap<ThreadIds, ThreadState>, mark: RoiMark) {
+fn add(threads: &mut HashMap<ThreadIds, MarkedThread>, mark: RoiMark) {
     let ids = ThreadIds {
         pid: mark.pid,
         tid: mark.tid,
@@ -200,7 +200,7 @@ mod tests {
         let mut tree = RoiTree::default();
         add(&mut marks.threads, mark(10, 2, RoiMarkKind::Begin, "a"));
         assert_ne!(marks.at(ids(2), 20, &mut tree), 0);
-        marks.threads.values_mut().for_each(ThreadState::close_all);
+        marks.threads.values_mut().for_each(MarkedThread::close_all);
         assert_eq!(marks.at(ids(2), 30, &mut tree), 0);
     }
 

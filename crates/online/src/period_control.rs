@@ -153,7 +153,7 @@ fn relative_error(target: f64, window: &BudgetWindow, cost_ns: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::phases::{Activity, PhaseDetector};
+    use crate::phases::{PhaseDetector, WindowActivity};
 
     const COST_NS: f64 = 5_000.0;
     const OWN_NS: f64 = 1_000.0;
@@ -229,7 +229,7 @@ mod tests {
         let mut windows = Vec::new();
         for window in 0..3000u64 {
             let samples = WINDOW_NS / period;
-            let mut activity = Activity::default();
+            let mut activity = WindowActivity::default();
             for _ in 0..samples {
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)

@@ -81,14 +81,14 @@ impl LocationHistogram {
 
 /// Sample locations and events of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Activity {
+pub(crate) struct WindowActivity {
     code: LocationHistogram,
     data: [LocationHistogram; DATA_BITS.len()],
     events: f64,
     observed_ns: f64,
 }
 
-impl Activity {
+impl WindowActivity {
     /// Adds a sample at this instruction that accesses this address.
     pub(crate) fn push(&mut self, ip: u64, addr: Option<u64>) {
         self.code.push(ip >> CODE_BITS);
@@ -122,7 +122,7 @@ impl Activity {
         self.observed_ns *= DECAY;
     }
 
-    fn add(&mut self, other: &Activity) {
+    fn add(&mut self, other: &WindowActivity) {
         for (mine, theirs) in self.places_mut().zip(other.places()) {
             mine.add(theirs);
         }
@@ -130,12 +130,12 @@ impl Activity {
         self.observed_ns += other.observed_ns;
     }
 
-    fn has_other_locations(&self, other: &Activity) -> bool {
+    fn has_other_locations(&self, other: &WindowActivity) -> bool {
         let mut pairs = self.places().zip(other.places());
         pairs.any(|(mine, theirs)| mine.differs_from(theirs))
     }
 
-    fn has_another_rate(&self, other: &Activity) -> bool {
+    fn has_another_rate(&self, other: &WindowActivity) -> bool {
         let ratio = self.rate().zip(other.rate()).map(|(a, b)| a / b);
         ratio.is_some_and(|r| !(1.0 / RATE_FACTOR..=RATE_FACTOR).contains(&r))
     }
@@ -153,15 +153,15 @@ pub(crate) struct WindowEvents {
 #[derive(Default)]
 pub(crate) struct PhaseTracking {
     pub(crate) detector: PhaseDetector,
-    pub(crate) activity: Activity,
+    pub(crate) activity: WindowActivity,
 }
 
 /// Compares the windows of a thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PhaseDetector {
-    reference: Activity,
+    reference: WindowActivity,
     /// Windows that together have too few samples so far, and their number.
-    pending: Activity,
+    pending: WindowActivity,
     pending_windows: u32,
     /// Number of windows for which the last change is still interesting.
     interesting: u32,
@@ -170,12 +170,12 @@ pub(crate) struct PhaseDetector {
 
 impl PhaseDetector {
     /// Ends a window. Returns whether the thread is currently interesting.
-    pub(crate) fn end_window(&mut self, window: &Activity, counts: WindowEvents) -> bool {
+    pub(crate) fn end_window(&mut self, window: &WindowActivity, counts: WindowEvents) -> bool {
         let WindowEvents {
             events,
             observed_ns,
         } = counts;
-        let window = Activity {
+        let window = WindowActivity {
             events,
             observed_ns,
             ..*window
@@ -187,7 +187,7 @@ impl PhaseDetector {
         let moved = !few && self.pending.has_other_locations(&self.reference);
         if moved || window.has_another_rate(&self.reference) {
             // Start over from the new behaviour.
-            self.reference = Activity {
+            self.reference = WindowActivity {
                 events,
                 observed_ns,
                 ..self.take_pending()
@@ -202,7 +202,7 @@ impl PhaseDetector {
         self.interesting > 0
     }
 
-    fn take_pending(&mut self) -> Activity {
+    fn take_pending(&mut self) -> WindowActivity {
         self.pending_windows = 0;
         std::mem::take(&mut self.pending)
     }
@@ -230,8 +230,8 @@ mod tests {
     struct Stream(u64, u64);
 
     impl Stream {
-        fn window(&mut self, samples: u32, base: u64) -> Activity {
-            let mut activity = Activity::default();
+        fn window(&mut self, samples: u32, base: u64) -> WindowActivity {
+            let mut activity = WindowActivity::default();
             for _ in 0..samples {
                 self.0 ^= self.0 << 13;
                 self.0 ^= self.0 >> 7;
@@ -280,7 +280,7 @@ mod tests {
         }
         let mut phases = PhaseDetector::default();
         for n in 0..60 {
-            let mut window = Activity::default();
+            let mut window = WindowActivity::default();
             (0..30).for_each(|_| window.push(0x1000 + 0x1000 * (n / 30), None));
             phases.end_window(&window, in_window(0.0));
         }
@@ -306,7 +306,8 @@ mod tests {
     #[test]
     fn changed_event_rate_is_interesting_and_noise_is_not() {
         let mut phases = PhaseDetector::default();
-        let mut rate = |events: f64| phases.end_window(&Activity::default(), in_window(events));
+        let mut rate =
+            |events: f64| phases.end_window(&WindowActivity::default(), in_window(events));
         for n in 0..30 {
             // 10 % more and less.
             assert!(!rate(10_000.0 + f64::from(n % 3 - 1) * 1000.0));
@@ -318,7 +319,7 @@ mod tests {
         assert!(!rate(20_000.0), "that is how it is now");
         assert!(rate(5_000.0));
         let mut few = PhaseDetector::default();
-        let mut rate = |events: f64| few.end_window(&Activity::default(), in_window(events));
+        let mut rate = |events: f64| few.end_window(&WindowActivity::default(), in_window(events));
         assert!(!rate(10.0) && !rate(100.0), "so few events are chance");
     }
 }

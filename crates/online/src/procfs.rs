@@ -22,7 +22,7 @@ impl From<(u32, u32)> for ThreadIds {
 
 /// Identifies a thread even after its number has been reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ThreadIdentity {
     pub(crate) pid: u32,
     /// Start time in clock ticks since boot.
     started: u64,
@@ -44,7 +44,7 @@ fn ignore_missing<T>(read: io::Result<T>) -> io::Result<Option<T>> {
 ///
 /// # Errors
 /// Too many files are open in this process.
-pub(crate) fn identity(tid: u32) -> io::Result<Option<Identity>> {
+pub(crate) fn identity(tid: u32) -> io::Result<Option<ThreadIdentity>> {
     // /proc/TID exists for threads that are not process leaders, but only `status` has the PID.
     let status = ignore_missing(read_to_string(format!("/proc/{tid}/status")))?;
     let Some(pid) = status.as_deref().and_then(process) else {
@@ -52,7 +52,7 @@ pub(crate) fn identity(tid: u32) -> io::Result<Option<Identity>> {
     };
     let stat = ignore_missing(read_to_string(format!("/proc/{pid}/task/{tid}/stat")))?;
     let started = stat.as_deref().and_then(start_time);
-    Ok(started.map(|started| Identity { pid, started }))
+    Ok(started.map(|started| ThreadIdentity { pid, started }))
 }
 
 /// Name of a thread; empty if it has ended.

@@ -14,8 +14,8 @@ use memgauge_trace::{CommandEnd, LossKind, Sample as Row};
 
 use crate::backend::Backend;
 use crate::procfs::ThreadIds;
-use crate::registry::{Registry, SampledThread, State, add};
-use crate::ring::{Ring, RingWriter};
+use crate::registry::{Registry, SampledThread, ThreadState, add};
+use crate::ring::{RingWriter, SampleRing};
 use crate::sample::{Sample, WORDS};
 use crate::settings::{Settings, WhenFull};
 use crate::unsampled_threads::UnsampledCounts;
@@ -30,7 +30,7 @@ struct RunningThread {
 }
 
 /// The program's threads and the pending requests.
-struct Run {
+struct ProgramRun {
     settings: Settings,
     period: u64,
     on: bool,
@@ -53,7 +53,7 @@ struct Run {
 
 /// State shared by the profiler and the run.
 pub(crate) struct ProgramBackend {
-    run: Mutex<Run>,
+    run: Mutex<ProgramRun>,
     changed: Condvar,
     /// Whether there is a request. The run reads this often, so it does not take the lock.
     has_request: AtomicBool,
@@ -61,7 +61,7 @@ pub(crate) struct ProgramBackend {
     registry: Arc<Registry>,
 }
 
-impl Run {
+impl ProgramRun {
     fn sampling(&self, running: &RunningThread) -> ThreadSampling {
         ThreadSampling {
             period: running.period,
@@ -92,7 +92,7 @@ fn cannot_add(what: &str, id: u32) -> Error {
 impl ProgramBackend {
     pub(crate) fn new(settings: Settings, period: u64, registry: &Arc<Registry>) -> Self {
         ProgramBackend {
-            run: Mutex::new(Run {
+            run: Mutex::new(ProgramRun {
                 period: settings.period.unwrap_or(period),
                 settings,
                 on: true,
@@ -116,7 +116,7 @@ impl ProgramBackend {
         }
     }
 
-    fn run(&self) -> MutexGuard<'_, Run> {
+    fn run(&self) -> MutexGuard<'_, ProgramRun> {
         // Every operation leaves a consistent state, even if it panics.
         self.run.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -138,13 +138,13 @@ impl ProgramBackend {
             }
         }
         let mut ended = Ended(self, None);
-        ended.1 = Some(run.run(&mut Sink(self)));
+        ended.1 = Some(run.run(&mut ProgramSink(self)));
     }
 
     fn set_ended(&self, end: Result<CommandEnd>) {
         let mut run = self.run();
         for running in std::mem::take(&mut run.running).into_values() {
-            running.thread.set_state(State::Ended);
+            running.thread.set_state(ThreadState::Ended);
         }
         run.end = Some(end.map_err(|e| (e.kind(), e.in_full())));
         drop(run);
@@ -176,9 +176,9 @@ impl ProgramBackend {
     /// Requests that the run applies the settings of these threads, and waits until it has.
     fn request<'a>(
         &'a self,
-        mut run: MutexGuard<'a, Run>,
+        mut run: MutexGuard<'a, ProgramRun>,
         of: impl IntoIterator<Item = u64>,
-    ) -> MutexGuard<'a, Run> {
+    ) -> MutexGuard<'a, ProgramRun> {
         run.requested_threads.extend(of);
         if run.requested_threads.is_empty() {
             return run;
@@ -192,12 +192,16 @@ impl ProgramBackend {
         run
     }
 
-    fn running_threads(run: &Run) -> Vec<u64> {
+    fn running_threads(run: &ProgramRun) -> Vec<u64> {
         run.running.keys().copied().collect()
     }
 
     /// Stops sampling threads permanently.
-    fn delete<'a>(&'a self, mut run: MutexGuard<'a, Run>, numbers: &[u64]) -> MutexGuard<'a, Run> {
+    fn delete<'a>(
+        &'a self,
+        mut run: MutexGuard<'a, ProgramRun>,
+        numbers: &[u64],
+    ) -> MutexGuard<'a, ProgramRun> {
         for number in numbers {
             if let Some(running) = run.running.get_mut(number) {
                 running.enabled = false;
@@ -208,7 +212,7 @@ impl ProgramBackend {
         for number in numbers {
             // Threads that have ended meanwhile are already removed.
             if let Some(running) = run.running.remove(number) {
-                running.thread.set_state(State::Deleted);
+                running.thread.set_state(ThreadState::Deleted);
                 deleted.push(running.thread.number);
             }
         }
@@ -261,8 +265,8 @@ impl Backend for ProgramBackend {
         if let Some(running) = run.running.get_mut(&number) {
             running.enabled = enabled;
             running.thread.set_state(match enabled {
-                true => State::Started,
-                false => State::Stopped,
+                true => ThreadState::Started,
+                false => ThreadState::Stopped,
             });
         }
         drop(self.request(run, [number]));
@@ -330,9 +334,9 @@ impl Backend for ProgramBackend {
 }
 
 /// Receives the events of the run.
-struct Sink<'a>(&'a ProgramBackend);
+struct ProgramSink<'a>(&'a ProgramBackend);
 
-impl SampleSink for Sink<'_> {
+impl SampleSink for ProgramSink<'_> {
     fn thread_started(&mut self, number: u64, pid: u32, tid: u32) -> ThreadSampling {
         let registry = &self.0.registry;
         let mut run = self.0.run();
@@ -348,10 +352,10 @@ impl SampleSink for Sink<'_> {
             return off;
         }
         let refuses = run.settings.when_full == WhenFull::RefuseNewest;
-        let (ring, writer) = Ring::new(run.settings.buffer, refuses);
+        let (ring, writer) = SampleRing::new(run.settings.buffer, refuses);
         let thread = Arc::new(SampledThread::new(run.next, ThreadIds { pid, tid }, ring));
         run.next += 1;
-        thread.set_state(State::Started);
+        thread.set_state(ThreadState::Started);
         let period = run.period;
         thread.counts.period.store(period, Ordering::Relaxed);
         registry.add(&thread);
@@ -397,7 +401,7 @@ impl SampleSink for Sink<'_> {
             return;
         };
         set_counts(&running, counts);
-        running.thread.set_state(State::Ended);
+        running.thread.set_state(ThreadState::Ended);
         let thread = running.thread.number;
         drop(run);
         self.0.registry.changed();

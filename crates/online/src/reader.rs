@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use memgauge_live::sys::perf::{self, PollResult};
 
 use crate::registry::{ReaderEntry, Registry, SHARED_QUEUE, SampledThread, wake};
-use crate::ring::{Account, QUEUES};
+use crate::ring::{DeliveryAccount, QUEUES};
 use crate::sample::WORDS;
 use crate::settings::Sharing;
 use crate::{Error, ErrorKind, Result, Sample};
@@ -137,7 +137,7 @@ impl Reader {
     }
 
     /// Returns what happened to each thread's samples as seen by this reader, by thread ID.
-    pub fn accounts(&mut self) -> HashMap<u32, Account> {
+    pub fn accounts(&mut self) -> HashMap<u32, DeliveryAccount> {
         self.refresh();
         let all = self.threads.iter();
         all.map(|t| (t.tid(), t.ring.account(self.queue))).collect()

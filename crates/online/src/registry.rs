@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::Clean;
 use crate::procfs::ThreadIds;
-use crate::ring::{Account, QUEUES, Ring};
+use crate::ring::{DeliveryAccount, QUEUES, SampleRing};
 use crate::roi::RoiTree;
 use crate::sample::WORDS;
 use crate::settings::Settings;
@@ -18,7 +18,7 @@ pub(crate) const SHARED_QUEUE: usize = 0;
 /// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub enum ThreadState {
     /// Sampled, if the profiler is enabled.
     Started = 0,
     /// Not sampled: it was stopped.
@@ -29,13 +29,13 @@ pub enum State {
     Deleted = 3,
 }
 
-impl State {
-    fn from_code(code: u8) -> State {
+impl ThreadState {
+    fn from_code(code: u8) -> ThreadState {
         match code {
-            0 => State::Started,
-            1 => State::Stopped,
-            2 => State::Ended,
-            _ => State::Deleted,
+            0 => ThreadState::Started,
+            1 => ThreadState::Stopped,
+            2 => ThreadState::Ended,
+            _ => ThreadState::Deleted,
         }
     }
 }
@@ -51,7 +51,7 @@ pub struct Statistics {
     /// Name of the thread; empty if it is unknown.
     pub command: String,
     /// State of the profiler.
-    pub state: State,
+    pub state: ThreadState,
     /// Samples taken and decoded.
     pub samples: u64,
     /// Samples among these that were taken in the kernel.
@@ -84,7 +84,7 @@ pub struct Statistics {
     pub changes: u64,
     /// State of the samples for all readers together: a sample is delivered when any of them has
     /// read it. [`crate::Reader::accounts`] has the state for one reader.
-    pub account: Account,
+    pub account: DeliveryAccount,
 }
 
 impl Statistics {
@@ -102,7 +102,7 @@ impl Statistics {
 
 /// Counts that the collector writes and any thread reads.
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct SharedCounts {
     pub(crate) samples: AtomicU64,
     pub(crate) kernel_samples: AtomicU64,
     pub(crate) memory_samples: AtomicU64,
@@ -129,20 +129,20 @@ pub(crate) struct SampledThread {
     pub(crate) tid: AtomicU32,
     command: Mutex<String>,
     state: AtomicU8,
-    pub(crate) ring: Arc<Ring<WORDS>>,
-    pub(crate) counts: Counts,
+    pub(crate) ring: Arc<SampleRing<WORDS>>,
+    pub(crate) counts: SharedCounts,
 }
 
 impl SampledThread {
-    pub(crate) fn new(number: u64, ids: ThreadIds, ring: Arc<Ring<WORDS>>) -> Self {
+    pub(crate) fn new(number: u64, ids: ThreadIds, ring: Arc<SampleRing<WORDS>>) -> Self {
         SampledThread {
             number,
             pid: AtomicU32::new(ids.pid),
             tid: AtomicU32::new(ids.tid),
             command: Mutex::default(),
-            state: AtomicU8::new(State::Stopped as u8),
+            state: AtomicU8::new(ThreadState::Stopped as u8),
             ring,
-            counts: Counts::default(),
+            counts: SharedCounts::default(),
         }
     }
 
@@ -169,17 +169,17 @@ impl SampledThread {
         name.clone_into(&mut self.command());
     }
 
-    pub(crate) fn state(&self) -> State {
-        State::from_code(self.state.load(Ordering::Acquire))
+    pub(crate) fn state(&self) -> ThreadState {
+        ThreadState::from_code(self.state.load(Ordering::Acquire))
     }
 
-    pub(crate) fn set_state(&self, state: State) {
+    pub(crate) fn set_state(&self, state: ThreadState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
     /// Returns whether the thread is no longer sampled.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.state(), State::Ended | State::Deleted)
+        matches!(self.state(), ThreadState::Ended | ThreadState::Deleted)
     }
 
     /// Returns whether every reader has read all samples.

@@ -17,10 +17,10 @@
 //! refuses samples keeps whatever the slowest queue has not read. A *best-effort* queue is ignored
 //! there if there are others, because it may never be read again.
 //!
-//! The state of samples is counted per queue ([`Ring::account`]) and for all readers together
-//! ([`Ring::account_of_all`]), where one delivery suffices. Readers keep the latter under a lock
-//! that the writer never takes. Rejected: a mark in each slot, which costs an atomic operation per
-//! sample read.
+//! The state of samples is counted per queue ([`SampleRing::account`]) and for all readers together
+//! ([`SampleRing::account_of_all`]), where one delivery suffices. Readers keep the latter under a
+//! lock that the writer never takes. Rejected: a mark in each slot, which costs an atomic operation
+//! per sample read.
 //!
 //! Every word is atomic, so that a torn copy is not undefined behaviour. The accesses compile to
 //! ordinary loads and stores. `tests/ring-model` checks this file with loom. Rejected: a sequence
@@ -40,7 +40,7 @@ const CLOSED: u64 = u64::MAX;
 struct CacheAligned<T>(T);
 
 /// Position of one reader, or of several that share it.
-struct Queue {
+struct ReaderQueue {
     /// Number of the sample to read next.
     next: AtomicU64,
     /// Number of samples skipped because they had been overwritten.
@@ -50,14 +50,14 @@ struct Queue {
 }
 
 /// A ring of samples of `W` words.
-pub struct Ring<const W: usize> {
+pub struct SampleRing<const W: usize> {
     slots: Box<[[AtomicU64; W]]>,
     capacity: u64,
     refuses: bool,
     reserved: CacheAligned<AtomicU64>,
     published: CacheAligned<AtomicU64>,
     refused: CacheAligned<AtomicU64>,
-    queues: [CacheAligned<Queue>; QUEUES],
+    queues: [CacheAligned<ReaderQueue>; QUEUES],
     furthest: CacheAligned<Mutex<FurthestReader>>,
 }
 
@@ -73,7 +73,7 @@ struct FurthestReader {
 /// Fate of the published samples, for one queue or for all: `published = delivered +
 /// overwritten + waiting`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct DeliveryAccount {
     /// Samples that were read.
     pub delivered: u64,
     /// Samples overwritten before they were read.
@@ -82,20 +82,20 @@ pub struct Account {
     pub waiting: u64,
 }
 
-impl<const W: usize> Ring<W> {
+impl<const W: usize> SampleRing<W> {
     /// Creates a ring for `capacity` samples, rounded up to a power of two, and its writer. If
     /// `refuses` is true, a full ring refuses new samples instead of overwriting old ones.
-    pub fn new(capacity: usize, refuses: bool) -> (Arc<Ring<W>>, RingWriter<W>) {
+    pub fn new(capacity: usize, refuses: bool) -> (Arc<SampleRing<W>>, RingWriter<W>) {
         let capacity = capacity.max(1).next_power_of_two();
         let queue = || {
-            CacheAligned(Queue {
+            CacheAligned(ReaderQueue {
                 next: AtomicU64::new(CLOSED),
                 overwritten: AtomicU64::new(0),
                 is_best_effort: AtomicU64::new(0),
             })
         };
         let empty = || std::array::from_fn(|_| AtomicU64::new(0));
-        let ring = Arc::new(Ring {
+        let ring = Arc::new(SampleRing {
             slots: (0..capacity).map(|_| empty()).collect(),
             capacity: capacity as u64,
             refuses,
@@ -243,11 +243,11 @@ impl<const W: usize> Ring<W> {
     /// Returns the state for all readers together: a sample is delivered when one reader has got
     /// it, and waits until a reader comes to it. A sample that the furthest reader had to skip
     /// counts as overwritten, even if a slower reader got it.
-    pub fn account_of_all(&self) -> Account {
+    pub fn account_of_all(&self) -> DeliveryAccount {
         let furthest = self.furthest.0.lock().unwrap_or_else(|e| e.into_inner());
         let end = self.published();
         let from = furthest.next.max(self.floor().min(end));
-        Account {
+        DeliveryAccount {
             delivered: furthest.next - furthest.overwritten,
             overwritten: furthest.overwritten + (from - furthest.next),
             waiting: end - from,
@@ -256,12 +256,12 @@ impl<const W: usize> Ring<W> {
 
     /// Returns the state for a queue. For a closed queue it is as if it had just been opened. Exact
     /// while neither the writer nor a reader of the queue is active.
-    pub fn account(&self, queue: usize) -> Account {
+    pub fn account(&self, queue: usize) -> DeliveryAccount {
         let queue = &self.queues[queue].0;
         let (next, end) = (queue.next.load(Ordering::Acquire), self.published());
         let floor = self.floor().min(end);
         if next == CLOSED {
-            return Account {
+            return DeliveryAccount {
                 delivered: 0,
                 overwritten: floor,
                 waiting: end - floor,
@@ -269,7 +269,7 @@ impl<const W: usize> Ring<W> {
         }
         let skipped = queue.overwritten.load(Ordering::Relaxed);
         let from = next.max(floor);
-        Account {
+        DeliveryAccount {
             delivered: next.saturating_sub(skipped),
             overwritten: skipped + (from - next),
             waiting: end.saturating_sub(from),
@@ -279,7 +279,7 @@ impl<const W: usize> Ring<W> {
 
 /// Writes into a ring.
 pub struct RingWriter<const W: usize> {
-    ring: Arc<Ring<W>>,
+    ring: Arc<SampleRing<W>>,
     /// Copy of `published`.
     head: u64,
     /// Oldest sample that a queue had not read at the last check.

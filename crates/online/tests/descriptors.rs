@@ -8,7 +8,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use common::{Worker, descriptors, profiler, until};
-use memgauge_online::{ErrorKind, Profiler, Settings, Source, State};
+use memgauge_online::{ErrorKind, Profiler, Settings, Source, ThreadState};
 
 const LIMIT: usize = 64;
 /// Descriptors reserved for the program: a quarter of 64.
@@ -26,7 +26,7 @@ fn limit_descriptors() {
 
 fn live(profiler: &Profiler) -> usize {
     let all = profiler.all_statistics();
-    let live = all.iter().filter(|s| s.state == State::Started);
+    let live = all.iter().filter(|s| s.state == ThreadState::Started);
     live.count()
 }
 

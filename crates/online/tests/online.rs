@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::{Work, Worker, faults, profiler, until};
 use memgauge_online::{
-    Clean, ErrorKind, Latency, Profiler, Reader, Sample, Settings, Sharing, Source, State,
-    Statistics, WhenFull,
+    Clean, ErrorKind, Latency, Profiler, Reader, Sample, Settings, Sharing, Source, Statistics,
+    ThreadState, WhenFull,
 };
 
 fn all(reader: &mut Reader) -> Vec<Sample> {
@@ -58,7 +58,7 @@ fn threads_that_have_ended_make_room_for_those_that_come() {
         }
         until("the end of all", || {
             let counts = profiler.all_statistics();
-            counts.iter().all(|s| s.state == State::Ended)
+            counts.iter().all(|s| s.state == ThreadState::Ended)
         });
         delivered += all(&mut reader).len() as u64;
         assert_eq!(profiler.missed(), 0);
@@ -299,7 +299,7 @@ fn nothing_is_sampled_while_stopped_and_nothing_is_lost_by_it() {
         let stopped = counts(&profiler, &worker);
         assert_eq!(
             (stopped.state, stopped.samples),
-            (State::Stopped, stopped.counted)
+            (ThreadState::Stopped, stopped.counted)
         );
         worker.work(Work::Touch(100));
         assert_eq!(counts(&profiler, &worker).counted, stopped.counted);
@@ -449,7 +449,7 @@ fn what_was_sampled_before_the_end_of_a_thread_is_kept_until_it_is_read() {
     profiler.add_thread(worker.tid).expect("it can be added");
     worker.work(Work::Touch(500));
     worker.end();
-    let ended = || profiler.statistics(worker.tid).expect("kept").state == State::Ended;
+    let ended = || profiler.statistics(worker.tid).expect("kept").state == ThreadState::Ended;
     until("the end", ended);
     let counts = counts(&profiler, &worker);
     assert_eq!(counts.produced(), counts.counted);
@@ -501,7 +501,7 @@ fn a_process_is_followed_through_forks_and_execs() {
     shell.wait().expect("it ends");
     let all_over = || {
         let all = profiler.all_statistics();
-        all.iter().all(|t| t.state == State::Ended)
+        all.iter().all(|t| t.state == ThreadState::Ended)
     };
     until("the end of all", all_over);
     let all = profiler.all_statistics();
@@ -533,7 +533,7 @@ fn nothing_of_a_deleted_process_is_sampled() {
         let mut counts = profiler.all_statistics();
         // Children, such as the shells of other tests, are still followed.
         counts.retain(|counts| {
-            counts.pid == own && matches!(counts.state, State::Started | State::Stopped)
+            counts.pid == own && matches!(counts.state, ThreadState::Started | ThreadState::Stopped)
         });
         assert_eq!(counts.len(), 0, "{counts:?}");
         drop(stay);
@@ -563,7 +563,7 @@ fn addresses_are_rebuilt_while_the_program_runs() {
         profiler
             .all_statistics()
             .iter()
-            .all(|t| t.state == State::Ended)
+            .all(|t| t.state == ThreadState::Ended)
     });
     let samples = all(&mut reader);
     let with_address = samples.iter().filter(|s| s.addr.is_some()).count();

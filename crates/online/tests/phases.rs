@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use common::profiler;
-use memgauge_online::{Profiler, Settings, Source, State, Statistics};
+use memgauge_online::{Profiler, Settings, Source, Statistics, ThreadState};
 
 /// Reads and writes random words of arrays of 16 MiB: one array per phase, in turn. Arguments:
 /// arrays, phases, milliseconds of processor time per phase. Stops before the first phase.
@@ -90,7 +90,7 @@ impl Phased {
             assert!(began.elapsed() < Duration::from_secs(600), "it never ends");
             std::thread::sleep(Duration::from_millis(50));
             let counts = profiler.statistics(pid).expect("its counts stay");
-            let over = counts.state == State::Ended;
+            let over = counts.state == ThreadState::Ended;
             seen.push((began.elapsed(), counts));
             if over {
                 return seen;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{faults, profiler, until};
-use memgauge_online::{MARKS_VARIABLE, Sample, Settings, Sharing, State};
+use memgauge_online::{MARKS_VARIABLE, Sample, Settings, Sharing, ThreadState};
 use memgauge_testing::compiled;
 
 /// Two threads touch pages of their own. Each touch is a fault: a number of them in region `load`,
@@ -96,13 +96,16 @@ fn each_fault_is_in_the_regions_that_its_thread_was_in() {
     input.write_all(b"go\n").expect("sh reads");
     until("both threads", || {
         let all = profiler.all_statistics();
-        all.iter().filter(|s| s.state == State::Started).count() == 3
+        all.iter()
+            .filter(|s| s.state == ThreadState::Started)
+            .count()
+            == 3
     });
     input.write_all(b"go\n").expect("the program reads");
     let told = child.wait_with_output().expect("it ends");
     until("the end of its threads", || {
         let all = profiler.all_statistics();
-        all.iter().all(|s| s.state == State::Ended)
+        all.iter().all(|s| s.state == ThreadState::Ended)
     });
     let mut samples: Vec<Sample> = Vec::new();
     while reader.wait(Duration::from_millis(100)) {

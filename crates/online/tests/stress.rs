@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Work, Worker, descriptors, faults, profiler, until};
-use memgauge_online::{Clean, Profiler, Reader, Sample, Settings, Sharing, State, Statistics};
+use memgauge_online::{
+    Clean, Profiler, Reader, Sample, Settings, Sharing, Statistics, ThreadState,
+};
 
 const THREADS: usize = 200;
 
@@ -62,7 +64,7 @@ fn assert_exact(all: &[Statistics]) {
         assert!(thread.is_exact(), "{thread:?}");
         // Each fault is a sample: the kernel's count equals what was produced. For a running
         // thread, the count is updated a moment later.
-        if thread.state != State::Started {
+        if thread.state != ThreadState::Started {
             assert_eq!(thread.produced(), thread.counted, "{thread:?}");
         }
     }
@@ -127,7 +129,7 @@ fn two_hundred_threads_at_random_are_accounted_for_and_leave_nothing_open() {
         let ended = || {
             let all = profiler.all_statistics();
             all.iter()
-                .all(|t| matches!(t.state, State::Ended | State::Deleted))
+                .all(|t| matches!(t.state, ThreadState::Ended | ThreadState::Deleted))
         };
         until("the end of all threads", ended);
         over.store(true, Ordering::Release);
@@ -196,7 +198,7 @@ fn vanishing() {
         profiler
             .all_statistics()
             .iter()
-            .all(|t| t.state == State::Ended)
+            .all(|t| t.state == ThreadState::Ended)
     };
     until("the end of all", ended);
     assert_exact(&profiler.all_statistics());

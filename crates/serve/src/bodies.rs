@@ -4,7 +4,7 @@
 
 use memgauge_online::{
     AccessKind, CommandEnd, DataSource, Derivation, Latency, Result as Sampled, Sample, Settings,
-    Sharing, Source, State, Statistics, WhenFull,
+    Sharing, Source, Statistics, ThreadState, WhenFull,
 };
 use serde::{Deserialize, Serialize};
 
@@ -463,10 +463,10 @@ pub struct ShownThread {
 impl From<&Statistics> for ShownThread {
     fn from(s: &Statistics) -> ShownThread {
         let state = match s.state {
-            State::Started => "started",
-            State::Stopped => "stopped",
-            State::Ended => "ended",
-            State::Deleted => "deleted",
+            ThreadState::Started => "started",
+            ThreadState::Stopped => "stopped",
+            ThreadState::Ended => "ended",
+            ThreadState::Deleted => "deleted",
         };
         ShownThread {
             pid: s.pid,

@@ -9,7 +9,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgauge_host::sys::process::own_usage;
-use memgauge_online::State;
+use memgauge_online::ThreadState;
 
 use crate::bodies::{SourceName, Totals};
 use crate::profilers::Profilers;
@@ -278,9 +278,9 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
     families.add(Metric::gauge("memgauge_profilers", "Profilers."), counts);
     let threads: Vec<_> = all.iter().flat_map(|entry| entry.totals().1).collect();
     let states = [
-        ("started", State::Started),
-        ("stopped", State::Stopped),
-        ("ended", State::Ended),
+        ("started", ThreadState::Started),
+        ("stopped", ThreadState::Stopped),
+        ("ended", ThreadState::Ended),
     ];
     let counts = states.map(|(name, state)| {
         let count = threads.iter().filter(|t| t.state == state).count();
@@ -290,7 +290,7 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
     families.add(Metric::gauge("memgauge_threads", help), counts);
     let attached = threads
         .iter()
-        .filter(|t| matches!(t.state, State::Started | State::Stopped));
+        .filter(|t| matches!(t.state, ThreadState::Started | ThreadState::Stopped));
     let processes: BTreeSet<u32> = attached.map(|t| t.pid).collect();
     let help = "Processes with sampled threads.";
     families.add_single(Metric::gauge("memgauge_processes", help), processes.len());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use memgauge_online::{Clean, Latency, MAX_BUFFER, Profiler, Settings, State, Statistics};
+use memgauge_online::{Clean, Latency, MAX_BUFFER, Profiler, Settings, Statistics, ThreadState};
 
 use crate::bodies::{
     Lifetime, NewProfiler, ShownProfiler, ShownProgram, ShownThread, SourceName, Totals,
@@ -234,7 +234,7 @@ impl ProfilerEntry {
 
 /// Returns whether a thread may still be sampled.
 pub(crate) fn is_attached(thread: &Statistics) -> bool {
-    matches!(thread.state, State::Started | State::Stopped)
+    matches!(thread.state, ThreadState::Started | ThreadState::Stopped)
 }
 
 #[derive(Default)]
@@ -654,7 +654,7 @@ mod tests {
             pid: 1,
             tid,
             command: String::new(),
-            state: State::Ended,
+            state: ThreadState::Ended,
             samples: 10,
             kernel_samples: 3,
             memory_samples: 4,
@@ -670,7 +670,7 @@ mod tests {
             processor_ns: 5,
             own_ns: 2,
             changes: 0,
-            account: memgauge_online::Account {
+            account: memgauge_online::DeliveryAccount {
                 delivered: 10 - waiting,
                 overwritten: 0,
                 waiting,

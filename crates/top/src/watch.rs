@@ -12,7 +12,7 @@ use memgauge_host::sys::held_process::HeldProcess;
 use memgauge_host::sys::process::{monotonic_ns, own_usage};
 use memgauge_io::{AccountingOptions, IoFilter, Meter};
 use memgauge_online::{
-    Clean, ErrorKind, Profiler, Reader, Sample, Sharing, State, Statistics, kept_descriptors,
+    Clean, ErrorKind, Profiler, Reader, Sample, Sharing, Statistics, ThreadState, kept_descriptors,
     raise_open_file_limit,
 };
 use memgauge_pages::WorkingSets;
@@ -609,8 +609,8 @@ impl Watch {
             // A thread that has ended needs neither.
             let stopped = self.requests.stopped.contains(&s.pid);
             match (stopped, s.state) {
-                (true, State::Started) => drop(self.profiler.stop(s.tid)),
-                (false, State::Stopped) => drop(self.profiler.start(s.tid)),
+                (true, ThreadState::Started) => drop(self.profiler.stop(s.tid)),
+                (false, ThreadState::Stopped) => drop(self.profiler.start(s.tid)),
                 _ => {}
             }
             if let Some(&period) = self.requests.periods.get(&s.pid)
@@ -916,15 +916,15 @@ impl Watch {
 }
 
 fn is_live(s: &Statistics) -> bool {
-    matches!(s.state, State::Started | State::Stopped)
+    matches!(s.state, ThreadState::Started | ThreadState::Stopped)
 }
 
-fn sampling(state: State) -> Sampling {
+fn sampling(state: ThreadState) -> Sampling {
     match state {
-        State::Started => Sampling::On,
-        State::Stopped => Sampling::Stopped,
-        State::Ended => Sampling::Ended,
-        State::Deleted => Sampling::Not,
+        ThreadState::Started => Sampling::On,
+        ThreadState::Stopped => Sampling::Stopped,
+        ThreadState::Ended => Sampling::Ended,
+        ThreadState::Deleted => Sampling::Not,
     }
 }
 

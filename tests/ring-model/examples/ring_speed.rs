@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ring::Ring;
+use ring::SampleRing;
 
 mod atomic {
     pub(crate) use std::sync::Mutex;
@@ -44,7 +44,7 @@ fn wait(done: usize, idle: &mut u32) {
 /// Samples that one writer wrote, a second and a second of its processor time, and that
 /// each reader read a second.
 fn run(refuses: bool, readers: usize, at_once: usize) -> (f64, f64, Vec<f64>) {
-    let (ring, mut writer) = Ring::<WORDS>::new(4096, refuses);
+    let (ring, mut writer) = SampleRing::<WORDS>::new(4096, refuses);
     let over = Arc::new(AtomicBool::new(false));
     let all: Vec<_> = (1..=readers)
         .map(|queue| {
@@ -89,7 +89,7 @@ fn run(refuses: bool, readers: usize, at_once: usize) -> (f64, f64, Vec<f64>) {
 /// Samples a second of processor time where one thread writes and reads in turn: what both cost together
 /// where nothing passes between processors.
 fn in_turn() -> f64 {
-    let (ring, mut writer) = Ring::<WORDS>::new(4096, true);
+    let (ring, mut writer) = SampleRing::<WORDS>::new(4096, true);
     ring.open(1);
     let batch = vec![[7u64; WORDS]; 64];
     let (mut into, mut through) = (vec![[0u64; WORDS]; 256], 0u64);

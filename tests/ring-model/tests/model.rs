@@ -2,7 +2,7 @@
 
 use loom::model::Builder;
 use loom::thread;
-use ring_model::ring::{Account, Ring};
+use ring_model::ring::{DeliveryAccount, SampleRing};
 
 fn sample(number: u64) -> [u64; 2] {
     [number + 1, (number + 1) * 10]
@@ -21,10 +21,10 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-fn all_are_accounted_for(ring: &Ring<2>, queue: usize, delivered: u64, published: u64) {
+fn all_are_accounted_for(ring: &SampleRing<2>, queue: usize, delivered: u64, published: u64) {
     let account = ring.account(queue);
     assert_eq!(account.delivered, delivered);
-    let Account {
+    let DeliveryAccount {
         overwritten,
         waiting,
         ..
@@ -35,7 +35,7 @@ fn all_are_accounted_for(ring: &Ring<2>, queue: usize, delivered: u64, published
 #[test]
 fn a_reader_sees_no_torn_sample_and_none_twice_while_it_is_overwritten() {
     check(|| {
-        let (ring, mut writer) = Ring::<2>::new(2, false);
+        let (ring, mut writer) = SampleRing::<2>::new(2, false);
         ring.open(1);
         let written = thread::spawn(move || {
             for at in 0..4 {
@@ -59,7 +59,7 @@ fn a_reader_sees_no_torn_sample_and_none_twice_while_it_is_overwritten() {
 #[test]
 fn readers_of_one_queue_get_each_sample_once() {
     check(|| {
-        let (ring, mut writer) = Ring::<2>::new(2, false);
+        let (ring, mut writer) = SampleRing::<2>::new(2, false);
         ring.open(0);
         writer.write(&[sample(0)]);
         let other = {
@@ -90,7 +90,7 @@ fn readers_of_one_queue_get_each_sample_once() {
 #[test]
 fn a_ring_that_refuses_overwrites_nothing_that_is_unread() {
     check(|| {
-        let (ring, mut writer) = Ring::<2>::new(2, true);
+        let (ring, mut writer) = SampleRing::<2>::new(2, true);
         ring.open(1);
         let written = thread::spawn(move || {
             let accepted: usize = (0..4).map(|at| writer.write(&[sample(at)])).sum();
@@ -114,7 +114,7 @@ fn a_ring_that_refuses_overwrites_nothing_that_is_unread() {
 #[test]
 fn a_reader_that_comes_later_loses_count_of_nothing() {
     check(|| {
-        let (ring, mut writer) = Ring::<2>::new(2, false);
+        let (ring, mut writer) = SampleRing::<2>::new(2, false);
         let written = thread::spawn(move || {
             for at in 0..3 {
                 writer.write(&[sample(at)]);
@@ -132,7 +132,7 @@ fn a_reader_that_comes_later_loses_count_of_nothing() {
 #[test]
 fn what_any_reader_got_is_delivered_once() {
     check(|| {
-        let (ring, mut writer) = Ring::<2>::new(2, false);
+        let (ring, mut writer) = SampleRing::<2>::new(2, false);
         ring.open(1);
         ring.open(2);
         let written = thread::spawn(move || {
@@ -152,7 +152,7 @@ fn what_any_reader_got_is_delivered_once() {
         }
         seen.sort_unstable();
         seen.dedup();
-        let Account {
+        let DeliveryAccount {
             delivered,
             overwritten,
             waiting,
