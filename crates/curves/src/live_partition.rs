@@ -7,7 +7,7 @@ use memgauge_host::sys::signals::interrupts;
 use memgauge_host::{Error, ErrorKind};
 use memgauge_live::target::{cgroup, container};
 use memgauge_mrc::{Epoch, Footprint, WindowUse, divide_by_faults};
-use memgauge_pages::{Observation, Observed, Target, observe, pids_of_cgroup};
+use memgauge_pages::{Observation, Observed, ObservedProcess, observe, pids_of_cgroup};
 use memgauge_report::capacity;
 use memgauge_report::mrc::{DivisionView, SharingProgram, has_too_many_huge_pages};
 
@@ -73,7 +73,7 @@ pub(super) fn between_running(args: &Partition) -> anyhow::Result<Exit> {
 /// A process or a group of processes that gets one share.
 struct ProgramTargets {
     name: String,
-    targets: Vec<Target>,
+    targets: Vec<ObservedProcess>,
 }
 
 /// Opens all programs. Returns also which of their processes were left out.
@@ -81,7 +81,7 @@ fn open(sharers: &Sharers) -> anyhow::Result<(Vec<ProgramTargets>, Vec<String>)>
     let (mut programs, mut notes) = (Vec::new(), Vec::new());
     for &pid in &sharers.pid {
         refuse_twice(&programs, &[pid])?;
-        let target = Target::open(pid)?;
+        let target = ObservedProcess::open(pid)?;
         let name = running::name_of(&target);
         let targets = vec![target];
         running::refuse_stopped(&targets)?;

@@ -15,7 +15,8 @@ use memgauge_host::{Error, ErrorKind};
 use memgauge_live::target::{cgroup, container};
 use memgauge_mrc::Footprint;
 use memgauge_pages::{
-    End, Observation, Observed, Settings, Source, SourceChoice, Target, observe, pids_of_cgroup,
+    AccessedBitSource, End, Observation, Observed, ObservedProcess, Settings, SourceChoice,
+    observe, pids_of_cgroup,
 };
 use memgauge_report::mrc::{Cost, ProcessMemory, RunningView};
 
@@ -62,13 +63,13 @@ pub(super) fn of_running(args: &Mrc, outputs: ReportOutputs) -> anyhow::Result<E
 pub(super) fn open_source(
     choice: PagesSource,
     several: bool,
-) -> memgauge_host::Result<(Source, Option<String>)> {
+) -> memgauge_host::Result<(AccessedBitSource, Option<String>)> {
     let choice = match choice {
         PagesSource::Auto => SourceChoice::Automatic,
         PagesSource::PageTables => SourceChoice::PageTables,
         PagesSource::ClearRefs => SourceChoice::Rollup,
     };
-    let (source, why_not) = Source::open(choice, several)?;
+    let (source, why_not) = AccessedBitSource::open(choice, several)?;
     let note = why_not
         .map(|why| format!("smaps_rollup was read, which costs more than page tables: {why}"));
     Ok((source, note))
@@ -112,7 +113,7 @@ pub(super) fn settings(options: &RunningOptions) -> Settings {
 /// Processes to observe.
 struct Chosen {
     title: String,
-    targets: Vec<Target>,
+    targets: Vec<ObservedProcess>,
     /// Whether the user named a single process.
     single: bool,
     /// Which processes were left out.
@@ -125,8 +126,8 @@ impl Chosen {
             let mut pids = target.pid.clone();
             pids.sort_unstable();
             pids.dedup();
-            let targets: memgauge_host::Result<Vec<Target>> =
-                pids.into_iter().map(Target::open).collect();
+            let targets: memgauge_host::Result<Vec<ObservedProcess>> =
+                pids.into_iter().map(ObservedProcess::open).collect();
             return Chosen::named(targets?);
         }
         let (title, pids) = if let Some(name) = &target.cgroup {
@@ -155,7 +156,7 @@ impl Chosen {
         })
     }
 
-    fn named(targets: Vec<Target>) -> anyhow::Result<Chosen> {
+    fn named(targets: Vec<ObservedProcess>) -> anyhow::Result<Chosen> {
         refuse_stopped(&targets)?;
         let names = targets.iter().map(name_of);
         Ok(Chosen {
@@ -168,7 +169,7 @@ impl Chosen {
 }
 
 /// Refuses processes that are stopped and therefore use nothing.
-pub(super) fn refuse_stopped(targets: &[Target]) -> anyhow::Result<()> {
+pub(super) fn refuse_stopped(targets: &[ObservedProcess]) -> anyhow::Result<()> {
     match targets.iter().find(|target| target.is_stopped()) {
         None => Ok(()),
         Some(stopped) => {
@@ -182,13 +183,13 @@ pub(super) fn refuse_stopped(targets: &[Target]) -> anyhow::Result<()> {
 }
 
 /// A process in reports.
-pub(super) fn name_of(target: &Target) -> String {
+pub(super) fn name_of(target: &ObservedProcess) -> String {
     format!("{} ({})", target.command, target.pid)
 }
 
 /// Processes of a group that can be observed.
 pub(super) struct ObservedGroup {
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<ObservedProcess>,
     /// Which others were left out, and why.
     pub(super) note: Option<String>,
 }
@@ -199,7 +200,10 @@ pub(super) struct ObservedGroup {
 /// None of them can be observed.
 pub(super) fn open_all(title: &str, pids: Vec<u32>) -> anyhow::Result<ObservedGroup> {
     let own = std::process::id();
-    let opened = pids.into_iter().filter(|&pid| pid != own).map(Target::open);
+    let opened = pids
+        .into_iter()
+        .filter(|&pid| pid != own)
+        .map(ObservedProcess::open);
     let mut targets = Vec::new();
     let mut refused = Vec::new();
     for target in opened {
@@ -238,7 +242,7 @@ fn view(
     title: String,
     single: bool,
     observation: Observation,
-    source: &Source,
+    source: &AccessedBitSource,
 ) -> anyhow::Result<RunningView> {
     let Some(footprint) = Footprint::new(&observation.epochs, page_bytes()) else {
         return Err(no_reading(&title, &observation, &observation.processes).into());
@@ -280,7 +284,7 @@ fn view(
         notes: notes(
             &observation,
             single,
-            matches!(source, Source::PageTables(_)),
+            matches!(source, AccessedBitSource::PageTables(_)),
         ),
     })
 }

@@ -49,7 +49,7 @@ pub struct PageTables {
 
 /// Result of a walk over the page tables of a process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct PageTableWalk {
     /// Identifies the address space.
     pub(crate) address_space: u64,
     pub(crate) resident_pages: u64,
@@ -153,7 +153,7 @@ impl PageTables {
     }
 
     /// Counts the pages of the process of a link. Returns `None` if it has no address space.
-    pub(crate) fn walk(&self, link: &OwnedFd) -> io::Result<Option<Walk>> {
+    pub(crate) fn walk(&self, link: &OwnedFd) -> io::Result<Option<PageTableWalk>> {
         self.run_walk(link, Pages::Count)
     }
 
@@ -180,7 +180,7 @@ impl PageTables {
         Ok(Some(list))
     }
 
-    fn run_walk(&self, link: &OwnedFd, pages: Pages) -> io::Result<Option<Walk>> {
+    fn run_walk(&self, link: &OwnedFd, pages: Pages) -> io::Result<Option<PageTableWalk>> {
         let mut request = [0; WALK_WORDS];
         match pages {
             Pages::Count => request[READING_WORD] = u64::from(self.reading),
@@ -207,7 +207,7 @@ impl PageTables {
         else {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         };
-        Ok((address_space != 0).then_some(Walk {
+        Ok((address_space != 0).then_some(PageTableWalk {
             address_space,
             resident_pages,
             used_pages,

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::page_tables::{PageList, PageTables};
 use crate::rollup::MemoryUse;
-use crate::source::Source;
+use crate::source::AccessedBitSource;
 
 /// Requests that are written to `clear_refs` (Documentation/filesystems/proc.rst).
 pub(crate) const CLEAR_ACCESSED: &[u8] = b"1";
@@ -24,7 +24,7 @@ const NO_MEMORY: &str =
 
 /// An address space whose accessed bits can be cleared and read.
 #[derive(Debug)]
-pub struct Target {
+pub struct ObservedProcess {
     /// Process ID.
     pub pid: u32,
     /// Name of the command.
@@ -47,16 +47,16 @@ pub(crate) enum Gone {
     Executed,
 }
 
-impl Target {
+impl ObservedProcess {
     /// Opens a process and keeps other runs of memgauge away from it.
     ///
     /// # Errors
     /// There is no such process or it has no memory of its own, another run observes it, this user
     /// may not, or the kernel cannot.
-    pub fn open(pid: u32) -> Result<Target> {
+    pub fn open(pid: u32) -> Result<ObservedProcess> {
         let failed =
             |kind, why: &str| Error::new(kind, format!("failed to observe process {pid}: {why}"));
-        let Some(stat) = Stat::read(pid) else {
+        let Some(stat) = ProcessStat::read(pid) else {
             return Err(failed(ErrorKind::NoSuchTask, "no such process"));
         };
         let open = |file: &str, write: bool| {
@@ -96,7 +96,7 @@ impl Target {
                 return Err(Error::system(format!("failed to lock process {pid}"), e));
             }
         }
-        let mut target = Target {
+        let mut target = ObservedProcess {
             pid,
             command: stat.command,
             start_time: stat.start_time,
@@ -123,10 +123,10 @@ impl Target {
 
     /// Reads the memory of the address space. Fails once the process has ended or executed another
     /// program.
-    pub(crate) fn read(&mut self, source: &Source) -> io::Result<MemoryUse> {
+    pub(crate) fn read(&mut self, source: &AccessedBitSource) -> io::Result<MemoryUse> {
         match source {
-            Source::Rollup => self.read_rollup(),
-            Source::PageTables(tables) => self.walk(tables),
+            AccessedBitSource::Rollup => self.read_rollup(),
+            AccessedBitSource::PageTables(tables) => self.walk(tables),
         }
     }
 
@@ -157,9 +157,9 @@ impl Target {
     }
 
     /// Lists its pages one by one. `None` if the source cannot, or the address space is gone.
-    pub(crate) fn list(&mut self, source: &Source) -> Option<PageList> {
+    pub(crate) fn list(&mut self, source: &AccessedBitSource) -> Option<PageList> {
         match (source, &self.walk) {
-            (Source::PageTables(tables), Some((link, first))) => {
+            (AccessedBitSource::PageTables(tables), Some((link, first))) => {
                 tables.list(link, *first).ok().flatten()
             }
             _ => None,
@@ -192,7 +192,7 @@ impl Target {
 
     /// Why it cannot be read.
     pub(crate) fn gone(&self) -> Gone {
-        match Stat::read(self.pid) {
+        match ProcessStat::read(self.pid) {
             Some(stat) if stat.start_time == self.start_time && !stat.is_dead() => Gone::Executed,
             _ => Gone::Ended,
         }
@@ -200,7 +200,7 @@ impl Target {
 
     /// Whether it is stopped by a signal or a debugger.
     pub fn is_stopped(&self) -> bool {
-        Stat::read(self.pid).is_some_and(|stat| matches!(stat.state, 'T' | 't'))
+        ProcessStat::read(self.pid).is_some_and(|stat| matches!(stat.state, 'T' | 't'))
     }
 
     /// Number of its child processes.
@@ -220,24 +220,24 @@ fn no_support(file: &str) -> String {
 }
 
 /// Fields of `/proc/PID/stat`.
-struct Stat {
+struct ProcessStat {
     command: String,
     state: char,
     start_time: u64,
 }
 
-impl Stat {
-    fn read(pid: u32) -> Option<Stat> {
-        Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+impl ProcessStat {
+    fn read(pid: u32) -> Option<ProcessStat> {
+        ProcessStat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
     /// `PID (COMMAND) STATE …`. The command may contain spaces and parentheses. The start time is
     /// field 22.
-    fn parse(line: &str) -> Option<Stat> {
+    fn parse(line: &str) -> Option<ProcessStat> {
         let (head, rest) = line.rsplit_once(')')?;
         let (_, command) = head.split_once('(')?;
         let mut fields = rest.split_whitespace();
-        Some(Stat {
+        Some(ProcessStat {
             command: command.to_owned(),
             state: fields.next()?.chars().next()?,
             start_time: fields.nth(18)?.parse().ok()?,
@@ -295,16 +295,16 @@ mod tests {
     fn stat_is_read_behind_the_last_parenthesis() {
         let line =
             "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 8848 1 1 1\n";
-        let stat = Stat::parse(line).unwrap();
+        let stat = ProcessStat::parse(line).unwrap();
         assert_eq!(stat.command, "a) b (c");
         assert_eq!((stat.state, stat.start_time), ('S', 8848));
-        assert!(Stat::parse("4711 (cut").is_none());
-        assert!(Stat::parse("4711 (cut) S 1").is_none());
+        assert!(ProcessStat::parse("4711 (cut").is_none());
+        assert!(ProcessStat::parse("4711 (cut) S 1").is_none());
     }
 
     #[test]
     fn process_that_does_not_exist_is_named() {
-        let error = Target::open(u32::MAX / 2).unwrap_err();
+        let error = ObservedProcess::open(u32::MAX / 2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSuchTask);
         assert!(error.to_string().contains(&(u32::MAX / 2).to_string()));
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use memgauge_host::sys::process::own_usage;
 use memgauge_mrc::{Epoch, HeatColumn, PageHistory, SLICES, WindowUse};
 
-use crate::process::{Gone, Target, tracks_soft_dirty};
+use crate::process::{Gone, ObservedProcess, tracks_soft_dirty};
 use crate::rollup::MemoryUse;
-use crate::source::Source;
+use crate::source::AccessedBitSource;
 
 /// How to observe.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub enum End {
 #[derive(Debug)]
 pub struct Observed {
     /// The process.
-    pub target: Target,
+    pub target: ObservedProcess,
     /// Its epochs.
     pub epochs: Vec<Epoch>,
     /// Its memory at the last reading.
@@ -109,8 +109,8 @@ pub struct Observation {
 
 /// Observes processes until the time is over, all have ended, or `interrupted` says so.
 pub fn observe(
-    targets: Vec<Target>,
-    source: &mut Source,
+    targets: Vec<ObservedProcess>,
+    source: &mut AccessedBitSource,
     settings: &Settings,
     interrupted: &dyn Fn() -> bool,
 ) -> Observation {
@@ -148,7 +148,7 @@ pub fn observe(
 struct Session<'a> {
     start: Instant,
     end: Instant,
-    source: &'a mut Source,
+    source: &'a mut AccessedBitSource,
     settings: &'a Settings,
     interrupted: &'a dyn Fn() -> bool,
     observation: Observation,
@@ -210,7 +210,7 @@ impl Session<'_> {
     /// Reads the sums that page tables do not contain once more: the memory may have changed since
     /// the start.
     fn refresh_sums(&mut self) {
-        if matches!(self.source, Source::Rollup) {
+        if matches!(self.source, AccessedBitSource::Rollup) {
             return;
         }
         let mut all = MemoryUse::default();

@@ -17,33 +17,36 @@ pub enum SourceChoice {
 
 /// Reader of accessed bits.
 #[derive(Debug)]
-pub enum Source {
+pub enum AccessedBitSource {
     /// BPF programs that walk over the page tables.
     PageTables(PageTables),
     /// `/proc/PID/smaps_rollup`.
     Rollup,
 }
 
-impl Source {
+impl AccessedBitSource {
     /// Opens the source, for one or for `several` processes. With [`SourceChoice::Automatic`], also returns why page tables cannot be
     /// read.
     ///
     /// # Errors
     /// Page tables were asked for and cannot be read.
-    pub fn open(choice: SourceChoice, several: bool) -> Result<(Source, Option<Error>)> {
+    pub fn open(choice: SourceChoice, several: bool) -> Result<(AccessedBitSource, Option<Error>)> {
         match choice {
-            SourceChoice::Rollup => Ok((Source::Rollup, None)),
-            SourceChoice::PageTables => Ok((Source::PageTables(PageTables::load(several)?), None)),
+            SourceChoice::Rollup => Ok((AccessedBitSource::Rollup, None)),
+            SourceChoice::PageTables => Ok((
+                AccessedBitSource::PageTables(PageTables::load(several)?),
+                None,
+            )),
             SourceChoice::Automatic => Ok(match PageTables::load(several) {
-                Ok(tables) => (Source::PageTables(tables), None),
-                Err(why) => (Source::Rollup, Some(why)),
+                Ok(tables) => (AccessedBitSource::PageTables(tables), None),
+                Err(why) => (AccessedBitSource::Rollup, Some(why)),
             }),
         }
     }
 
     /// Begins a reading of all processes.
     pub(crate) fn begin_reading(&mut self) {
-        if let Source::PageTables(tables) = self {
+        if let AccessedBitSource::PageTables(tables) = self {
             tables.begin_reading();
         }
     }
@@ -51,8 +54,8 @@ impl Source {
     /// Its name in reports.
     pub fn name(&self) -> &'static str {
         match self {
-            Source::PageTables(_) => "page_tables",
-            Source::Rollup => "clear_refs",
+            AccessedBitSource::PageTables(_) => "page_tables",
+            AccessedBitSource::Rollup => "clear_refs",
         }
     }
 }

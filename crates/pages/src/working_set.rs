@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use memgauge_host::sys::process::own_usage;
 
-use crate::process::{Target, tracks_soft_dirty};
-use crate::source::{Source, SourceChoice};
+use crate::process::{ObservedProcess, tracks_soft_dirty};
+use crate::source::{AccessedBitSource, SourceChoice};
 
 /// Memory of a process in the interval between two readings, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub struct WorkingSet {
 /// Reads working sets of changing processes.
 #[derive(Debug)]
 pub struct WorkingSets {
-    source: Source,
+    source: AccessedBitSource,
     flush: bool,
-    targets: BTreeMap<u32, Target>,
+    targets: BTreeMap<u32, ObservedProcess>,
     /// Processes that this user may not observe, or that have no memory of their own.
     refused: BTreeSet<u32>,
     left_out: usize,
@@ -33,9 +33,10 @@ impl WorkingSets {
     /// Opens the best source of accessed bits. Where the kernel tracks soft-dirty bits, the TLB is
     /// not flushed (docs/mrc.md), so that pages in constant use may be missed.
     pub fn open() -> WorkingSets {
-        let source = Source::open(SourceChoice::Automatic, false).map(|(source, _)| source);
+        let source =
+            AccessedBitSource::open(SourceChoice::Automatic, false).map(|(source, _)| source);
         WorkingSets {
-            source: source.unwrap_or(Source::Rollup),
+            source: source.unwrap_or(AccessedBitSource::Rollup),
             flush: !tracks_soft_dirty(),
             targets: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -68,7 +69,7 @@ impl WorkingSets {
         let (mut target, is_cleared) = match self.targets.remove(&pid) {
             Some(target) => (target, true),
             None if self.refused.contains(&pid) => return None,
-            None => match Target::open(pid) {
+            None => match ObservedProcess::open(pid) {
                 Ok(target) => (target, false),
                 Err(_) => {
                     self.refused.insert(pid);
