@@ -27,7 +27,7 @@ use memgauge_host::program::{
 };
 use memgauge_host::unwind::{self, BROKEN_STACKS, SHORT_STACKS, Unwinder};
 use memgauge_perf::abi::{flag, read, record, sample};
-use memgauge_perf::builtin::{self, Named};
+use memgauge_perf::builtin::{self, NamedEvent};
 use memgauge_perf::data_src::DataSrc;
 use memgauge_perf::perf_data::{Damage, Events, Facts, FileEvent, PerfData, Visit};
 use memgauge_perf::record::{Header, Layout, Mmap, Reading, Record, Sample, Trailer};
@@ -757,7 +757,7 @@ fn event_name(event: &FileEvent, number: usize) -> String {
         return event.name.clone();
     }
     let attr = &event.attr;
-    let same = |named: &Named| (named.kind, named.config) == (attr.kind, attr.config);
+    let same = |named: &NamedEvent| (named.kind, named.config) == (attr.kind, attr.config);
     let named = builtin::all().into_iter().find(same);
     named.map_or_else(
         || {

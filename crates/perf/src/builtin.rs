@@ -6,7 +6,7 @@ use crate::abi::kind;
 /// An event by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Named {
+pub struct NamedEvent {
     /// As typed.
     pub name: String,
     /// `perf_event_attr.type`.
@@ -19,9 +19,9 @@ pub struct Named {
     pub topic: &'static str,
 }
 
-type Row = (&'static str, u64, &'static str, &'static str);
+type BuiltinRow = (&'static str, u64, &'static str, &'static str);
 
-const HARDWARE: &[Row] = &[
+const HARDWARE: &[BuiltinRow] = &[
     ("cycles", 0, "Cycles of the processor", "CPU"),
     ("cpu-cycles", 0, "Cycles of the processor", "CPU"),
     ("instructions", 1, "Instructions retired", "CPU"),
@@ -61,7 +61,7 @@ const HARDWARE: &[Row] = &[
     ("ref-cycles", 9, "Cycles at the nominal frequency", "CPU"),
 ];
 
-const SOFTWARE: &[Row] = &[
+const SOFTWARE: &[BuiltinRow] = &[
     (
         "cpu-clock",
         0,
@@ -142,15 +142,15 @@ const OPERATIONS: &[(&str, u64, u64)] = &[
 ];
 
 /// The event of that name.
-pub fn find(name: &str) -> Option<Named> {
-    let row = |kind, rows: &[Row]| rows.iter().find(|r| r.0 == name).map(|r| plain(kind, r));
+pub fn find(name: &str) -> Option<NamedEvent> {
+    let row = |kind, rows: &[BuiltinRow]| rows.iter().find(|r| r.0 == name).map(|r| plain(kind, r));
     row(kind::HARDWARE, HARDWARE)
         .or_else(|| row(kind::SOFTWARE, SOFTWARE))
         .or_else(|| cache(name))
 }
 
-fn plain(kind: u32, row: &Row) -> Named {
-    Named {
+fn plain(kind: u32, row: &BuiltinRow) -> NamedEvent {
+    NamedEvent {
         name: row.0.to_owned(),
         kind,
         config: row.1,
@@ -159,7 +159,7 @@ fn plain(kind: u32, row: &Row) -> Named {
     }
 }
 
-fn cache(name: &str) -> Option<Named> {
+fn cache(name: &str) -> Option<NamedEvent> {
     let found = CACHES.iter().enumerate().find_map(|(number, cache)| {
         let rest = cache.0.iter().find_map(|alias| {
             let head = name.get(..alias.len())?;
@@ -173,11 +173,11 @@ fn cache(name: &str) -> Option<Named> {
     found.map(|(number, operation)| of_cache(number, operation))
 }
 
-fn of_cache(number: usize, &(suffix, operation, result): &(&str, u64, u64)) -> Named {
+fn of_cache(number: usize, &(suffix, operation, result): &(&str, u64, u64)) -> NamedEvent {
     let (names, what, topic) = CACHES[number];
     let verb = ["Loads from", "Stores to", "Prefetches into"][operation as usize];
     let missed = if result == 1 { " that missed" } else { "" };
-    Named {
+    NamedEvent {
         name: format!("{}-{suffix}", names[0]),
         kind: kind::HW_CACHE,
         config: number as u64 | operation << 8 | result << 16,
@@ -187,7 +187,7 @@ fn of_cache(number: usize, &(suffix, operation, result): &(&str, u64, u64)) -> N
 }
 
 /// All of them, the aliases of caches left out.
-pub fn all() -> Vec<Named> {
+pub fn all() -> Vec<NamedEvent> {
     let hardware = HARDWARE.iter().map(|row| plain(kind::HARDWARE, row));
     let software = SOFTWARE.iter().map(|row| plain(kind::SOFTWARE, row));
     let caches =

@@ -18,7 +18,7 @@
 
 use memgauge_trace::{AccessKind, DataSource};
 
-use super::record::Fields;
+use super::record::FieldParser;
 
 /// `IBS_CAPS_ZEN4`: data sources have five bits.
 const CAPS_ZEN4: u32 = 1 << 11;
@@ -108,7 +108,7 @@ fn take(word: u64, fields: &[Field]) -> Vec<(&'static str, u64)> {
 impl Op {
     /// Parses a sample's raw bytes. Returns `None` if they are too short.
     pub fn parse(raw: &[u8]) -> Option<Op> {
-        let mut f = Fields(raw);
+        let mut f = FieldParser(raw);
         Some(Op {
             caps: f.u32()?,
             ctl: f.u64()?,

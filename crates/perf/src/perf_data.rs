@@ -18,7 +18,7 @@ mod unpack;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use crate::abi::{Attr, kind};
-use crate::record::{Fields, HEADER_BYTES, Header, Layout};
+use crate::record::{FieldParser, HEADER_BYTES, Header, Layout};
 use crate::{Error, IdMap, Result};
 
 pub use features::{Facts, feature};
@@ -99,7 +99,7 @@ impl Events {
             return Some((0, first));
         }
         // perf chooses the fields so that the ID has the same offset in all events.
-        let id = Fields(body.get(first.id_offset()?..)?).u64()?;
+        let id = FieldParser(body.get(first.id_offset()?..)?).u64()?;
         let number = self.index_of(id)?;
         Some((number, &self.layouts[number]))
     }
@@ -185,7 +185,7 @@ struct Section {
 }
 
 impl Section {
-    fn parse(f: &mut Fields<'_>) -> Option<Section> {
+    fn parse(f: &mut FieldParser<'_>) -> Option<Section> {
         Some(Section {
             at: f.u64()?,
             bytes: f.u64()?,
@@ -201,7 +201,7 @@ impl<R: Read + Seek> PerfData<R> {
     pub fn open(mut source: R) -> Result<PerfData<R>> {
         let mut head = [0u8; FILE_HEADER_BYTES as usize];
         let n = read_up_to(&mut source, &mut head).map_err(unreadable)?;
-        let mut f = Fields(&head[..n]);
+        let mut f = FieldParser(&head[..n]);
         let magic = f
             .bytes(8)
             .ok_or_else(|| invalid("it is too short to be perf data"))?;
@@ -233,7 +233,7 @@ impl<R: Read + Seek> PerfData<R> {
         Ok(file)
     }
 
-    fn read_head(&mut self, header_bytes: u64, mut f: Fields<'_>) -> Option<()> {
+    fn read_head(&mut self, header_bytes: u64, mut f: FieldParser<'_>) -> Option<()> {
         let entry_bytes = f.u64()?;
         let attributes = Section::parse(&mut f)?;
         let data = Section::parse(&mut f)?;
@@ -281,9 +281,11 @@ impl<R: Read + Seek> PerfData<R> {
         let table = self.section(all, MAX_BYTES, end)?;
         for entry in table.chunks_exact(entry_bytes as usize).take(MAX_EVENTS) {
             let (attr, ids) = entry.split_at_checked(ids_at)?;
-            let ids = Section::parse(&mut Fields(ids))?;
+            let ids = Section::parse(&mut FieldParser(ids))?;
             let ids = self.section(ids, MAX_BYTES, end)?;
-            let words = ids.chunks_exact(8).filter_map(|word| Fields(word).u64());
+            let words = ids
+                .chunks_exact(8)
+                .filter_map(|word| FieldParser(word).u64());
             self.events.add(Attr::parse(attr)?, words);
         }
         (!self.events.all.is_empty()).then_some(())
@@ -298,7 +300,7 @@ impl<R: Read + Seek> PerfData<R> {
         match self.section(section, MAX_BYTES, end) {
             Some(bytes) => bytes
                 .chunks_exact(EVENT_TYPE_BYTES)
-                .for_each(|entry| name_tracepoint(&mut self.events, Fields(entry))),
+                .for_each(|entry| name_tracepoint(&mut self.events, FieldParser(entry))),
             None => self
                 .damage
                 .problems
@@ -315,7 +317,7 @@ impl<R: Read + Seek> PerfData<R> {
                 bytes: 16,
             };
             let place = self.section(entry, 16, end);
-            let place = place.and_then(|bytes| Section::parse(&mut Fields(&bytes)));
+            let place = place.and_then(|bytes| Section::parse(&mut FieldParser(&bytes)));
             let Some(place) = place else {
                 self.damage
                     .problems
@@ -342,7 +344,7 @@ impl<R: Read + Seek> PerfData<R> {
     pub fn read<V: Visit>(&mut self, visit: &mut V) -> std::result::Result<Damage, V::Error> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
-        let mut walk = Walk::new(self.data.end - self.data.start);
+        let mut walk = FileWalk::new(self.data.end - self.data.start);
         let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
@@ -363,7 +365,7 @@ impl<R: Read + Seek> PerfData<R> {
         source: &mut impl Read,
         visit: &mut V,
     ) -> std::result::Result<Damage, V::Error> {
-        let mut walk = Walk::new(u64::MAX);
+        let mut walk = FileWalk::new(u64::MAX);
         let mut told = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
@@ -414,20 +416,20 @@ mod user {
 /// cache, so it is parsed from there.
 const BUFFER_BYTES: usize = 1 << 18;
 
-enum Stop<E> {
+enum WalkEnd<E> {
     Damaged(String),
     Failed(E),
     /// The receiver wants no more records.
     Enough,
 }
 
-impl<E> From<E> for Stop<E> {
-    fn from(e: E) -> Stop<E> {
-        Stop::Failed(e)
+impl<E> From<E> for WalkEnd<E> {
+    fn from(e: E) -> WalkEnd<E> {
+        WalkEnd::Failed(e)
     }
 }
 
-struct Walk {
+struct FileWalk {
     buffer: Vec<u8>,
     filled: std::ops::Range<usize>,
     /// Bytes of the data that are not in the buffer yet.
@@ -435,11 +437,15 @@ struct Walk {
     unpacker: Unpacker,
 }
 
-type Step<T, E> = std::result::Result<T, Stop<E>>;
+type WalkResult<T, E> = std::result::Result<T, WalkEnd<E>>;
 
-impl Walk {
+impl FileWalk {
     /// Makes `bytes` bytes available. Returns false at the end of the data.
-    fn fill<E: From<Error>>(&mut self, source: &mut impl Read, bytes: usize) -> Step<bool, E> {
+    fn fill<E: From<Error>>(
+        &mut self,
+        source: &mut impl Read,
+        bytes: usize,
+    ) -> WalkResult<bool, E> {
         if self.filled.len() >= bytes {
             return Ok(true);
         }
@@ -448,14 +454,14 @@ impl Walk {
         let room = (self.buffer.len() - self.filled.end) as u64;
         let wanted = room.min(self.left) as usize;
         let into = &mut self.buffer[self.filled.end..self.filled.end + wanted];
-        let n = read_up_to(source, into).map_err(|e| Stop::Failed(unreadable(e).into()))?;
+        let n = read_up_to(source, into).map_err(|e| WalkEnd::Failed(unreadable(e).into()))?;
         self.filled.end += n;
         self.left = if n < wanted { 0 } else { self.left - n as u64 };
         Ok(self.filled.len() >= bytes)
     }
 
-    fn new(bytes: u64) -> Walk {
-        Walk {
+    fn new(bytes: u64) -> FileWalk {
+        FileWalk {
             buffer: vec![0; BUFFER_BYTES],
             filled: 0..0,
             left: bytes,
@@ -467,14 +473,14 @@ impl Walk {
     /// lost.
     fn damage<E>(
         &self,
-        result: Step<(), E>,
+        result: WalkResult<(), E>,
         endless: bool,
         damage: &mut Damage,
     ) -> std::result::Result<(), E> {
         match result {
-            Ok(()) | Err(Stop::Enough) => Ok(()),
-            Err(Stop::Failed(e)) => Err(e),
-            Err(Stop::Damaged(why)) => {
+            Ok(()) | Err(WalkEnd::Enough) => Ok(()),
+            Err(WalkEnd::Failed(e)) => Err(e),
+            Err(WalkEnd::Damaged(why)) => {
                 let was_told = why == LAST_RECORD_TRUNCATED
                     && damage.problems.iter().any(|p| p == RECORDS_TRUNCATED);
                 damage.problems.extend((!was_told).then_some(why));
@@ -490,25 +496,25 @@ impl Walk {
         source: &mut impl Read,
         told: &mut SharedFacts<'_>,
         visit: &mut V,
-    ) -> Step<(), V::Error> {
+    ) -> WalkResult<(), V::Error> {
         loop {
             if !self.fill(source, HEADER_BYTES)? {
                 return match self.filled.is_empty() {
                     true => Ok(()),
-                    false => Err(Stop::Damaged(LAST_RECORD_TRUNCATED.to_owned())),
+                    false => Err(WalkEnd::Damaged(LAST_RECORD_TRUNCATED.to_owned())),
                 };
             }
             let header = Header::parse(&self.buffer[self.filled.clone()])
                 .expect("SANITY: as many bytes were just made available");
             let size = usize::from(header.size);
             if size < HEADER_BYTES || header.kind == 0 || header.kind > user::PLAUSIBLE {
-                return Err(Stop::Damaged(format!(
+                return Err(WalkEnd::Damaged(format!(
                     "there is no record of kind {} and {} bytes",
                     header.kind, header.size
                 )));
             }
             if !self.fill(source, size)? {
-                return Err(Stop::Damaged(LAST_RECORD_TRUNCATED.to_owned()));
+                return Err(WalkEnd::Damaged(LAST_RECORD_TRUNCATED.to_owned()));
             }
             let start = self.filled.start;
             self.filled.start += size;
@@ -527,9 +533,9 @@ impl Walk {
         header: Header,
         record: std::ops::Range<usize>,
         visit: &mut V,
-    ) -> Step<(), V::Error> {
-        let mut body = Fields(&self.buffer[record]);
-        let cut = || Stop::Damaged(format!("a record of kind {} is cut off", header.kind));
+    ) -> WalkResult<(), V::Error> {
+        let mut body = FieldParser(&self.buffer[record]);
+        let cut = || WalkEnd::Damaged(format!("a record of kind {} is cut off", header.kind));
         match header.kind {
             user::ATTR => attribute(told.events, body).ok_or_else(cut)?,
             user::EVENT_TYPE => name_tracepoint(told.events, body),
@@ -546,7 +552,7 @@ impl Walk {
                 told.facts
                     .read_feature(feature::TRACING_DATA, &data, told.events);
             }
-            user::FINISHED_ROUND if !visit.round() => return Err(Stop::Enough),
+            user::FINISHED_ROUND if !visit.round() => return Err(WalkEnd::Enough),
             user::AUXTRACE => {
                 let bytes = body.u64().ok_or_else(cut)?;
                 told.facts.trace_bytes = told.facts.trace_bytes.saturating_add(bytes);
@@ -568,7 +574,7 @@ impl Walk {
     }
 
     /// Skips bytes between records.
-    fn skip<E: From<Error>>(&mut self, source: &mut impl Read, bytes: u64) -> Step<(), E> {
+    fn skip<E: From<Error>>(&mut self, source: &mut impl Read, bytes: u64) -> WalkResult<(), E> {
         self.between_records(source, bytes, &mut |_| ())
     }
 
@@ -577,7 +583,7 @@ impl Walk {
         &mut self,
         source: &mut impl Read,
         bytes: u64,
-    ) -> Step<Vec<u8>, E> {
+    ) -> WalkResult<Vec<u8>, E> {
         const MAX_BYTES: usize = 1 << 24;
         let mut all = Vec::new();
         self.between_records(source, bytes, &mut |piece| {
@@ -592,11 +598,11 @@ impl Walk {
         source: &mut impl Read,
         bytes: u64,
         each: &mut dyn FnMut(&[u8]),
-    ) -> Step<(), E> {
+    ) -> WalkResult<(), E> {
         let mut rest = bytes;
         while rest > 0 {
             if !self.fill(source, 1)? {
-                return Err(Stop::Damaged("a trace is cut off".to_owned()));
+                return Err(WalkEnd::Damaged("a trace is cut off".to_owned()));
             }
             let step = rest.min(self.filled.len() as u64) as usize;
             each(&self.buffer[self.filled.start..self.filled.start + step]);
@@ -608,10 +614,12 @@ impl Walk {
 }
 
 /// Parses an attribute in a stream. It contains its own size; IDs follow.
-fn attribute(events: &mut Events, body: Fields<'_>) -> Option<()> {
-    let bytes = Fields(body.0.get(4..)?).u32()? as usize;
+fn attribute(events: &mut Events, body: FieldParser<'_>) -> Option<()> {
+    let bytes = FieldParser(body.0.get(4..)?).u32()? as usize;
     let (attr, ids) = body.0.split_at_checked(bytes)?;
-    let ids = ids.chunks_exact(8).filter_map(|word| Fields(word).u64());
+    let ids = ids
+        .chunks_exact(8)
+        .filter_map(|word| FieldParser(word).u64());
     events.add(Attr::parse(attr)?, ids);
     Some(())
 }
@@ -619,14 +627,14 @@ fn attribute(events: &mut Events, body: Fields<'_>) -> Option<()> {
 /// Size of an entry that names a tracepoint (`struct perf_trace_event_type`): ID, text.
 const EVENT_TYPE_BYTES: usize = 72;
 
-fn name_tracepoint(events: &mut Events, mut entry: Fields<'_>) {
+fn name_tracepoint(events: &mut Events, mut entry: FieldParser<'_>) {
     if let Some(id) = entry.u64() {
         events.name_tracepoint(id, features::text(entry.0));
     }
 }
 
 /// `PERF_EVENT_UPDATE__NAME`: type, id, text.
-fn name_event(events: &mut Events, mut body: Fields<'_>) {
+fn name_event(events: &mut Events, mut body: FieldParser<'_>) {
     const NAME: u64 = 2;
     if body.u64() != Some(NAME) {
         return;

@@ -66,9 +66,9 @@ impl Header {
 
 /// Parses fixed-width fields from the front of a slice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+pub(crate) struct FieldParser<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FieldParser<'a> {
     #[inline]
     pub(crate) fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(n)?;
@@ -127,12 +127,14 @@ impl<'a> Words<'a> {
     #[inline]
     pub fn get(self, index: usize) -> Option<u64> {
         let at = index.checked_mul(8)?;
-        Fields(self.0.get(at..)?).u64()
+        FieldParser(self.0.get(at..)?).u64()
     }
 
     /// Iterates over all words.
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
-        self.0.chunks_exact(8).filter_map(|word| Fields(word).u64())
+        self.0
+            .chunks_exact(8)
+            .filter_map(|word| FieldParser(word).u64())
     }
 }
 
@@ -153,7 +155,7 @@ pub struct Reading<'a> {
 }
 
 #[inline]
-fn times(fields: &mut Fields<'_>, format: u64) -> Option<(u64, u64)> {
+fn times(fields: &mut FieldParser<'_>, format: u64) -> Option<(u64, u64)> {
     let mut time = |bit| match format & bit {
         0 => Some(0),
         _ => fields.u64(),
@@ -164,11 +166,11 @@ fn times(fields: &mut Fields<'_>, format: u64) -> Option<(u64, u64)> {
 impl<'a> Reading<'a> {
     /// Parses what `read(2)` of an event with this `read_format` returns.
     pub fn parse(bytes: &'a [u8], format: u64) -> Option<Reading<'a>> {
-        Reading::parse_from(&mut Fields(bytes), format)
+        Reading::parse_from(&mut FieldParser(bytes), format)
     }
 
     #[inline]
-    pub(crate) fn parse_from(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
+    pub(crate) fn parse_from(fields: &mut FieldParser<'a>, format: u64) -> Option<Reading<'a>> {
         match format & read::GROUP {
             0 => Reading::parse_single(fields, format),
             _ => Reading::parse_group(fields, format),
@@ -176,7 +178,7 @@ impl<'a> Reading<'a> {
     }
 
     #[inline]
-    fn parse_group(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
+    fn parse_group(fields: &mut FieldParser<'a>, format: u64) -> Option<Reading<'a>> {
         let counters = fields.u64()?;
         let (enabled_ns, running_ns) = times(fields, format)?;
         let has_id = format & read::ID != 0;
@@ -191,7 +193,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    fn parse_single(fields: &mut Fields<'a>, format: u64) -> Option<Reading<'a>> {
+    fn parse_single(fields: &mut FieldParser<'a>, format: u64) -> Option<Reading<'a>> {
         let values = fields.words(1)?;
         let (enabled_ns, running_ns) = times(fields, format)?;
         let mut last = |bit| match format & bit {
@@ -261,7 +263,7 @@ impl Registers<'_> {
         recorded.zip(self.values.iter())
     }
 
-    fn parse_from<'a>(fields: &mut Fields<'a>, mask: u64) -> Option<Registers<'a>> {
+    fn parse_from<'a>(fields: &mut FieldParser<'a>, mask: u64) -> Option<Registers<'a>> {
         let abi = fields.u64()?;
         let values = match abi {
             0 => Words::default(),

@@ -215,7 +215,7 @@ fn address(f: &mut fmt::Formatter<'_>, index: u8, payload: u64) -> fmt::Result {
 /// One sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Operation {
+pub struct SampledOperation {
     /// Address of the instruction.
     pub ip: u64,
     /// Address of the data.
@@ -236,7 +236,7 @@ pub struct Operation {
     pub timestamp: Option<u64>,
 }
 
-impl Operation {
+impl SampledOperation {
     fn happened(&self, bit: u32) -> bool {
         self.events >> bit & 1 == 1
     }
@@ -321,7 +321,7 @@ fn canonical(address: u64) -> u64 {
 #[non_exhaustive]
 pub struct Decoder {
     rest: Vec<u8>,
-    open: Operation,
+    open: SampledOperation,
     has_packets: bool,
     /// Number of bytes that were not packets.
     pub unreadable_bytes: u64,
@@ -332,7 +332,7 @@ const MAX_PACKET_BYTES: usize = 10;
 
 impl Decoder {
     /// Decodes the next piece. A packet that is cut at its end waits for the next piece.
-    pub fn feed(&mut self, piece: &[u8], mut each: impl FnMut(&Operation)) {
+    pub fn feed(&mut self, piece: &[u8], mut each: impl FnMut(&SampledOperation)) {
         let mut bytes = std::mem::take(&mut self.rest);
         bytes.extend_from_slice(piece);
         let mut at = 0;
@@ -360,11 +360,11 @@ impl Decoder {
 
     fn skip(&mut self) {
         self.unreadable_bytes += 1;
-        self.open = Operation::default();
+        self.open = SampledOperation::default();
         self.has_packets = false;
     }
 
-    fn process(&mut self, packet: Packet, each: &mut impl FnMut(&Operation)) {
+    fn process(&mut self, packet: Packet, each: &mut impl FnMut(&SampledOperation)) {
         if packet == Packet::Padding {
             return;
         }

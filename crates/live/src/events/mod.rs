@@ -25,7 +25,7 @@ mod syntax;
 mod sysfs;
 
 use memgauge_perf::builtin;
-pub use memgauge_perf::builtin::{Named, all as builtin_events};
+pub use memgauge_perf::builtin::{NamedEvent, all as builtin_events};
 pub use suggest::{near_it, nearest};
 pub use sysfs::cpu_list;
 pub use sysfs::{Alias, Pmus};

@@ -23,7 +23,7 @@ use memgauge_perf::abi::sample;
 use memgauge_perf::data_src::DataSrc;
 use memgauge_perf::derive::NoRecipe;
 use memgauge_perf::record::{Header, Layout, Record, Sample, Trailer};
-use memgauge_perf::spe::Operation;
+use memgauge_perf::spe::SampledOperation;
 use memgauge_recording::overflows::Traces;
 use memgauge_recording::sampled_sharing::{self, SampledSharing};
 use memgauge_recording::stacks::{self, Stacks};
@@ -436,7 +436,7 @@ impl Recorder {
     pub(super) fn record_operation(
         &mut self,
         event: usize,
-        operation: &Operation,
+        operation: &SampledOperation,
         owner: AuxOwner,
     ) {
         let latency_cycles = operation.latency_cycles;

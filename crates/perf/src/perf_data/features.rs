@@ -7,7 +7,7 @@ use memgauge_trace::HostFacts;
 
 use super::{Events, tracing};
 use crate::hex;
-use crate::record::Fields;
+use crate::record::FieldParser;
 
 /// Facts of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,7 +74,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
 }
 
 /// A text after its length.
-fn counted_text(f: &mut Fields<'_>) -> Option<String> {
+fn counted_text(f: &mut FieldParser<'_>) -> Option<String> {
     let bytes = f.u32()?;
     f.bytes(bytes as usize).map(text)
 }
@@ -82,8 +82,8 @@ fn counted_text(f: &mut Fields<'_>) -> Option<String> {
 impl Facts {
     /// Reads a feature. A malformed feature is ignored.
     pub(super) fn read_feature(&mut self, number: u32, bytes: &[u8], events: &mut Events) {
-        let mut f = Fields(bytes);
-        let text = |f: &mut Fields<'_>| counted_text(f).unwrap_or_default();
+        let mut f = FieldParser(bytes);
+        let text = |f: &mut FieldParser<'_>| counted_text(f).unwrap_or_default();
         match number {
             TRACING_DATA => drop(tracing::tracepoints(bytes, &mut |id, name| {
                 events.name_tracepoint(id, name);
@@ -141,7 +141,7 @@ impl Facts {
     }
 }
 
-fn words(mut f: Fields<'_>) -> Option<Vec<String>> {
+fn words(mut f: FieldParser<'_>) -> Option<Vec<String>> {
     const MAX_WORDS: u32 = 1 << 16;
     let n = f.u32()?.min(MAX_WORDS);
     Some((0..n).map_while(|_| counted_text(&mut f)).collect())
@@ -149,7 +149,7 @@ fn words(mut f: Fields<'_>) -> Option<Vec<String>> {
 
 /// Number of events, bytes of an attribute, then for each: attribute, number of
 /// ids, name, ids.
-fn names(mut f: Fields<'_>, events: &mut Events) -> Option<()> {
+fn names(mut f: FieldParser<'_>, events: &mut Events) -> Option<()> {
     let n = f.u32()?;
     let attr_bytes = f.u32()?;
     for number in 0..n as usize {

@@ -10,12 +10,12 @@
 //!
 //! A text begins with the lines `name: sched_switch` and `ID: 316`.
 
-use crate::record::Fields;
+use crate::record::FieldParser;
 
 /// Passes the ID and name (`sched:sched_switch`) of each tracepoint to `each`, until the
 /// descriptions end or are cut off.
 pub(super) fn tracepoints(bytes: &[u8], each: &mut dyn FnMut(u64, String)) -> Option<()> {
-    let mut f = Fields(bytes);
+    let mut f = FieldParser(bytes);
     (f.bytes(10)? == b"\x17\x08\x44tracing").then_some(())?;
     terminated(&mut f)?;
     f.bytes(6)?;
@@ -41,7 +41,7 @@ pub(super) fn tracepoints(bytes: &[u8], each: &mut dyn FnMut(u64, String)) -> Op
 }
 
 /// A text up to its NUL.
-fn terminated<'a>(f: &mut Fields<'a>) -> Option<&'a [u8]> {
+fn terminated<'a>(f: &mut FieldParser<'a>) -> Option<&'a [u8]> {
     let end = f.0.iter().position(|&byte| byte == 0)?;
     let text = f.bytes(end)?;
     f.bytes(1)?;
@@ -49,7 +49,7 @@ fn terminated<'a>(f: &mut Fields<'a>) -> Option<&'a [u8]> {
 }
 
 /// A text after its length.
-fn counted<'a>(f: &mut Fields<'a>) -> Option<&'a [u8]> {
+fn counted<'a>(f: &mut FieldParser<'a>) -> Option<&'a [u8]> {
     let bytes = usize::try_from(f.u64()?).ok()?;
     f.bytes(bytes)
 }

@@ -3,7 +3,7 @@
 
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
-use super::Stop;
+use super::WalkEnd;
 use crate::record::{HEADER_BYTES, Header};
 
 /// Number of bytes unpacked at a time. This limits the memory, whatever a record unpacks to.
@@ -19,8 +19,8 @@ pub(super) struct Unpacker {
 type Each<'a, E> = &'a mut dyn FnMut(Header, &[u8]) -> Result<(), E>;
 
 impl Unpacker {
-    pub(super) fn unpack<E>(&mut self, packed: &[u8], each: Each<'_, E>) -> Result<(), Stop<E>> {
-        let damaged = |e: std::io::Error| Stop::<E>::Damaged(format!("compressed records: {e}"));
+    pub(super) fn unpack<E>(&mut self, packed: &[u8], each: Each<'_, E>) -> Result<(), WalkEnd<E>> {
+        let damaged = |e: std::io::Error| WalkEnd::<E>::Damaged(format!("compressed records: {e}"));
         let mut decoder = match self.decoder.take() {
             Some(decoder) => decoder,
             None => Decoder::new().map_err(damaged)?,
@@ -33,7 +33,9 @@ impl Unpacker {
             decoder.run(&mut input, &mut output).map_err(damaged)?;
             let n = output.pos();
             if n == 0 && input.pos() == before && before < packed.len() {
-                return Err(Stop::Damaged("compressed records do not unpack".to_owned()));
+                return Err(WalkEnd::Damaged(
+                    "compressed records do not unpack".to_owned(),
+                ));
             }
             self.rest.extend_from_slice(&bytes[..n]);
             self.records(each)?;
@@ -45,12 +47,14 @@ impl Unpacker {
         Ok(())
     }
 
-    fn records<E>(&mut self, each: Each<'_, E>) -> Result<(), Stop<E>> {
+    fn records<E>(&mut self, each: Each<'_, E>) -> Result<(), WalkEnd<E>> {
         let mut at = 0;
         while let Some(header) = Header::parse(&self.rest[at..]) {
             let size = usize::from(header.size);
             if size < HEADER_BYTES {
-                return Err(Stop::Damaged("a compressed record has no size".to_owned()));
+                return Err(WalkEnd::Damaged(
+                    "a compressed record has no size".to_owned(),
+                ));
             }
             let Some(record) = self.rest.get(at..at + size) else {
                 break;

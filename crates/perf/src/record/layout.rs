@@ -1,8 +1,8 @@
 //! The layout of an event's records, from its attributes, and parsing records by it.
 
 use super::{
-    BRANCH_WORDS, Fields, HEADER_BYTES, Header, Mmap, Reading, Record, Registers, Sample, Task,
-    Trailer, Words,
+    BRANCH_WORDS, FieldParser, HEADER_BYTES, Header, Mmap, Reading, Record, Registers, Sample,
+    Task, Trailer, Words,
 };
 use crate::abi::{Attr, flag, misc, record, sample};
 
@@ -86,7 +86,7 @@ impl Layout {
         let before = self.sample_type & (sample::IDENTIFIER | sample::IP | sample::TID);
         let at = before.count_ones() as usize * 8;
         match self.has(sample::TIME) {
-            true => Fields(body.get(at..)?).u64(),
+            true => FieldParser(body.get(at..)?).u64(),
             false => Some(0),
         }
     }
@@ -104,7 +104,7 @@ impl Layout {
     /// Inlining makes it a quarter faster (`bench/src/bin/parse_speed.rs`).
     #[inline]
     fn any_sample<'a>(&self, body: &'a [u8]) -> Option<Sample<'a>> {
-        let mut f = Fields(body);
+        let mut f = FieldParser(body);
         let mut out = Sample::default();
         parse_leading_fields(self.sample_type, &mut f, &mut out)?;
         if self.has(sample::READ) {
@@ -117,7 +117,7 @@ impl Layout {
         Some(out)
     }
 
-    fn stacks<'a>(&self, f: &mut Fields<'a>, out: &mut Sample<'a>) -> Option<()> {
+    fn stacks<'a>(&self, f: &mut FieldParser<'a>, out: &mut Sample<'a>) -> Option<()> {
         if self.has(sample::CALLCHAIN) {
             let frames = f.u64()?;
             out.callchain = f.words(frames)?;
@@ -142,7 +142,7 @@ impl Layout {
         Some(())
     }
 
-    fn branches<'a>(&self, f: &mut Fields<'a>) -> Option<Words<'a>> {
+    fn branches<'a>(&self, f: &mut FieldParser<'a>) -> Option<Words<'a>> {
         let branches = f.u64()?;
         if self.branch_sample_type & BRANCH_HW_INDEX != 0 {
             f.u64()?;
@@ -155,7 +155,7 @@ impl Layout {
     }
 
     #[inline]
-    fn data<'a>(&self, f: &mut Fields<'a>, out: &mut Sample<'a>) -> Option<()> {
+    fn data<'a>(&self, f: &mut FieldParser<'a>, out: &mut Sample<'a>) -> Option<()> {
         data_before_registers(self.sample_type, f, out)?;
         if self.has(sample::REGS_INTR) {
             out.intr_regs = Some(Registers::parse_from(f, self.regs_intr)?);
@@ -190,12 +190,12 @@ impl Layout {
         let (fields, trailer) = body.split_at(at);
         let mut out = Trailer::default();
         if self.sample_id_all {
-            self.read_trailer(&mut Fields(trailer), &mut out)?;
+            self.read_trailer(&mut FieldParser(trailer), &mut out)?;
         }
         Some((fields, out))
     }
 
-    fn read_trailer(&self, f: &mut Fields<'_>, out: &mut Trailer) -> Option<()> {
+    fn read_trailer(&self, f: &mut FieldParser<'_>, out: &mut Trailer) -> Option<()> {
         if self.has(sample::TID) {
             (out.pid, out.tid) = f.pair()?;
         }
@@ -225,10 +225,10 @@ impl Layout {
             return Some((Record::Sample(sample), Trailer::default()));
         }
         let (body, trailer) = self.trailer(body)?;
-        Some((self.side_band(header, Fields(body))?, trailer))
+        Some((self.side_band(header, FieldParser(body))?, trailer))
     }
 
-    fn side_band<'a>(&self, header: Header, mut f: Fields<'a>) -> Option<Record<'a>> {
+    fn side_band<'a>(&self, header: Header, mut f: FieldParser<'a>) -> Option<Record<'a>> {
         Some(match header.kind {
             record::MMAP | record::MMAP2 => Record::Mmap(mmap(header, f)?),
             record::COMM => {
@@ -296,7 +296,7 @@ fn fixed<'a>(sample_type: u64, body: &'a [u8]) -> Option<Sample<'a>> {
     if body.len() < sample_type.count_ones() as usize * 8 {
         return None;
     }
-    let mut f = Fields(body);
+    let mut f = FieldParser(body);
     let mut out = Sample::default();
     parse_leading_fields(sample_type, &mut f, &mut out)?;
     data_before_registers(sample_type, &mut f, &mut out)?;
@@ -305,7 +305,11 @@ fn fixed<'a>(sample_type: u64, body: &'a [u8]) -> Option<Sample<'a>> {
 
 /// Parses the fields before those of variable length.
 #[inline(always)]
-fn parse_leading_fields(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
+fn parse_leading_fields(
+    sample_type: u64,
+    f: &mut FieldParser<'_>,
+    out: &mut Sample<'_>,
+) -> Option<()> {
     if has(sample_type, sample::IDENTIFIER) {
         out.id = f.u64()?;
     }
@@ -338,7 +342,11 @@ fn parse_leading_fields(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'
 
 /// Parses the fields between those of variable length and the registers.
 #[inline(always)]
-fn data_before_registers(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<'_>) -> Option<()> {
+fn data_before_registers(
+    sample_type: u64,
+    f: &mut FieldParser<'_>,
+    out: &mut Sample<'_>,
+) -> Option<()> {
     if sample_type & (sample::WEIGHT | sample::WEIGHT_STRUCT) != 0 {
         out.weight = f.u64()?;
     }
@@ -351,7 +359,7 @@ fn data_before_registers(sample_type: u64, f: &mut Fields<'_>, out: &mut Sample<
     Some(())
 }
 
-fn stack<'a>(f: &mut Fields<'a>) -> Option<&'a [u8]> {
+fn stack<'a>(f: &mut FieldParser<'a>) -> Option<&'a [u8]> {
     let bytes = usize::try_from(f.u64()?).ok()?;
     if bytes == 0 {
         return Some(&[]);
@@ -361,12 +369,12 @@ fn stack<'a>(f: &mut Fields<'a>) -> Option<&'a [u8]> {
     all.get(..used.min(bytes))
 }
 
-fn throttled(mut f: Fields<'_>) -> Option<u64> {
+fn throttled(mut f: FieldParser<'_>) -> Option<u64> {
     f.u64()?;
     f.u64()
 }
 
-fn task(mut f: Fields<'_>) -> Option<Task> {
+fn task(mut f: FieldParser<'_>) -> Option<Task> {
     let (pid, parent_pid) = f.pair()?;
     let (tid, parent_tid) = f.pair()?;
     Some(Task {
@@ -384,7 +392,7 @@ const MAX_BUILD_ID_BYTES: usize = 20;
 /// `PROT_EXEC`.
 const PROT_EXEC: u32 = 4;
 
-fn mmap<'a>(header: Header, mut f: Fields<'a>) -> Option<Mmap<'a>> {
+fn mmap<'a>(header: Header, mut f: FieldParser<'a>) -> Option<Mmap<'a>> {
     let (pid, tid) = f.pair()?;
     let start = f.u64()?;
     let bytes = f.u64()?;

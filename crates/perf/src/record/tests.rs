@@ -166,7 +166,7 @@ fn a_counter_read_alone_has_its_value_before_its_times() {
         .flat_map(u64::to_le_bytes)
         .collect();
     let format = read::TIME_ENABLED | read::TIME_RUNNING | read::ID;
-    let reading = Reading::parse_from(&mut Fields(&words), format).unwrap();
+    let reading = Reading::parse_from(&mut FieldParser(&words), format).unwrap();
     let seen = (
         reading.value(0),
         reading.id(0),

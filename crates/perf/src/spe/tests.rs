@@ -31,7 +31,7 @@ fn load(ticks: u64) -> Vec<u8> {
     bytes
 }
 
-fn operations(decoder: &mut Decoder, piece: &[u8]) -> Vec<Operation> {
+fn operations(decoder: &mut Decoder, piece: &[u8]) -> Vec<SampledOperation> {
     let mut all = Vec::new();
     decoder.feed(piece, |operation| all.push(*operation));
     all
@@ -40,14 +40,14 @@ fn operations(decoder: &mut Decoder, piece: &[u8]) -> Vec<Operation> {
 #[test]
 fn a_record_has_all_that_its_packets_say() {
     let seen = operations(&mut Decoder::default(), &load(99));
-    let expected = Operation {
+    let expected = SampledOperation {
         ip: 0x40_1000,
         addr: Some(0x7000),
         kind: AccessKind::Load,
         latency_cycles: 40,
         events: 0x31e,
         timestamp: Some(99),
-        ..Operation::default()
+        ..SampledOperation::default()
     };
     assert_eq!(seen, [expected]);
     assert_eq!(seen[0].level(), DataSource::Dram);
