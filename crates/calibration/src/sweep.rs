@@ -13,7 +13,7 @@ use memgauge_analyze::bandwidth::{BandwidthSettings, Correction, LossModel, exte
 use memgauge_machine::{
     AccessKind, Config, Core, Delivery, Machine, PmuConfig, SampleSpec, SharedLevels,
 };
-use memgauge_recording::overflows::Trace;
+use memgauge_recording::overflows::OverflowTrace;
 use memgauge_recording::{Recording, Writer};
 use memgauge_testing::Random;
 use memgauge_trace::{
@@ -90,7 +90,7 @@ struct SimulatedRun<'a> {
     core: &'a mut Core,
     shared: &'a mut SharedLevels,
     writer: Writer,
-    trace: Trace,
+    trace: OverflowTrace,
 }
 
 const PID: Pid = Pid(1);
@@ -243,7 +243,7 @@ fn corrected(config: &Config, delivery: Delivery, case: &Case, model: &LossModel
         core,
         shared,
         writer: Writer::create(&path, manifest).unwrap(),
-        trace: Trace::new(1024),
+        trace: OverflowTrace::new(1024),
     };
     run.program(case);
     let SimulatedRun {

@@ -3,7 +3,7 @@
 //! Encoding takes longer than parsing. Counter values of groups have several rows per sample; one
 //! thread writes them and another one all other rows.
 
-use memgauge_recording::{Table, Writer};
+use memgauge_recording::{DetachedTable, Writer};
 use memgauge_trace::{Frame, Module, Sample, SampleRegister, SeriesRow};
 
 use super::batch_queue::{Batch, BatchQueue};
@@ -49,15 +49,15 @@ impl Batch for RowBatch {
 }
 
 impl Batch for Vec<SeriesRow> {
-    type Writer = Table<SeriesRow>;
+    type Writer = DetachedTable<SeriesRow>;
 
-    fn write(&mut self, table: &mut Table<SeriesRow>) -> memgauge_recording::Result<()> {
+    fn write(&mut self, table: &mut DetachedTable<SeriesRow>) -> memgauge_recording::Result<()> {
         table.append(self)?;
         self.clear();
         Ok(())
     }
 
-    fn flush(table: &mut Table<SeriesRow>) -> memgauge_recording::Result<()> {
+    fn flush(table: &mut DetachedTable<SeriesRow>) -> memgauge_recording::Result<()> {
         table.flush()
     }
 }

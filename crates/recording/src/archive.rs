@@ -84,7 +84,7 @@ impl Archive {
             if block == [0; BLOCK_BYTES] {
                 return Ok(());
             }
-            let header = Member::parse(&block)
+            let header = ArchiveMember::parse(&block)
                 .ok_or_else(|| format!("the file is damaged at byte {at}: copy it again"))?;
             let start = at + BLOCK_BYTES as u64;
             let content = file.part(start, header.bytes).ok_or_else(truncated)?;
@@ -124,7 +124,7 @@ impl Archive {
 fn begins_archive(file: &FileRange) -> bool {
     let mut block = [0; BLOCK_BYTES];
     let read = file.read_exact_at(&mut block, 0);
-    read.is_ok() && Member::parse(&block).is_some()
+    read.is_ok() && ArchiveMember::parse(&block).is_some()
 }
 
 /// Returns whether `path` is a recording: a directory with a manifest, or an archive of one.
@@ -150,15 +150,15 @@ pub(super) fn is_plain(name: &str) -> bool {
 }
 
 /// A header that has been read.
-struct Member {
+struct ArchiveMember {
     name: String,
     bytes: u64,
     is_regular: bool,
 }
 
-impl Member {
+impl ArchiveMember {
     /// `None` if the block is not a header.
-    fn parse(block: &[u8; BLOCK_BYTES]) -> Option<Member> {
+    fn parse(block: &[u8; BLOCK_BYTES]) -> Option<ArchiveMember> {
         let header = Header::from_byte_slice(block);
         let mut summed = header.clone();
         summed.set_cksum();
@@ -167,7 +167,7 @@ impl Member {
         {
             return None;
         }
-        Some(Member {
+        Some(ArchiveMember {
             // A recording has no name that is not UTF-8.
             name: String::from_utf8_lossy(&header.path_bytes()).into_owned(),
             bytes: header.entry_size().ok()?,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Type of a numeric column.
 #[derive(Clone, Copy)]
-pub enum Width {
+pub enum NumberType {
     Bool,
     U8,
     U16,
@@ -42,9 +42,9 @@ pub enum Packing {
 }
 
 /// How to read and write one field of a row.
-pub enum Access<R> {
+pub enum FieldAccess<R> {
     Number {
-        width: Width,
+        width: NumberType,
         /// Converts all rows with one call, to avoid an indirect call per value.
         get: fn(&[R]) -> ArrayRef,
         set: fn(&mut R, u64),
@@ -64,18 +64,18 @@ pub struct Column<R> {
     pub name: &'static str,
     pub nullable: bool,
     pub packing: Packing,
-    pub access: Access<R>,
+    pub access: FieldAccess<R>,
 }
 
 impl<R> Column<R> {
     pub const fn number(
         name: &'static str,
-        width: Width,
+        width: NumberType,
         packing: Packing,
         get: fn(&[R]) -> ArrayRef,
         set: fn(&mut R, u64),
     ) -> Self {
-        let access = Access::Number { width, get, set };
+        let access = FieldAccess::Number { width, get, set };
         Column {
             name,
             nullable: false,
@@ -85,7 +85,7 @@ impl<R> Column<R> {
     }
 
     pub const fn text(name: &'static str, get: fn(&R) -> &str, set: fn(&mut R, &str)) -> Self {
-        let access = Access::Text { get, set };
+        let access = FieldAccess::Text { get, set };
         Column {
             name,
             nullable: false,
@@ -95,7 +95,7 @@ impl<R> Column<R> {
     }
 
     pub const fn bytes(name: &'static str, get: fn(&R) -> &[u8], set: fn(&mut R, &[u8])) -> Self {
-        let access = Access::Bytes { get, set };
+        let access = FieldAccess::Bytes { get, set };
         Column {
             name,
             nullable: false,
@@ -110,38 +110,38 @@ impl<R> Column<R> {
     }
 
     pub(super) fn is_number(&self) -> bool {
-        matches!(self.access, Access::Number { .. })
+        matches!(self.access, FieldAccess::Number { .. })
     }
 
     fn data_type(&self) -> DataType {
         match self.access {
-            Access::Text { .. } => DataType::Utf8,
-            Access::Bytes { .. } => DataType::Binary,
-            Access::Number { width, .. } => match width {
-                Width::Bool => DataType::Boolean,
-                Width::U8 => DataType::UInt8,
-                Width::U16 => DataType::UInt16,
-                Width::U32 => DataType::UInt32,
-                Width::U64 => DataType::UInt64,
+            FieldAccess::Text { .. } => DataType::Utf8,
+            FieldAccess::Bytes { .. } => DataType::Binary,
+            FieldAccess::Number { width, .. } => match width {
+                NumberType::Bool => DataType::Boolean,
+                NumberType::U8 => DataType::UInt8,
+                NumberType::U16 => DataType::UInt16,
+                NumberType::U32 => DataType::UInt32,
+                NumberType::U64 => DataType::UInt64,
             },
         }
     }
 
     fn encode(&self, rows: &[R]) -> ArrayRef {
         match self.access {
-            Access::Text { get, .. } if self.nullable => {
+            FieldAccess::Text { get, .. } if self.nullable => {
                 let texts = rows
                     .iter()
                     .map(|row| Some(get(row)).filter(|text| !text.is_empty()));
                 Arc::new(texts.collect::<StringArray>())
             }
-            Access::Text { get, .. } => {
+            FieldAccess::Text { get, .. } => {
                 Arc::new(StringArray::from_iter_values(rows.iter().map(get)))
             }
-            Access::Bytes { get, .. } => {
+            FieldAccess::Bytes { get, .. } => {
                 Arc::new(BinaryArray::from_iter_values(rows.iter().map(get)))
             }
-            Access::Number { get, .. } => get(rows),
+            FieldAccess::Number { get, .. } => get(rows),
         }
     }
 
@@ -152,14 +152,14 @@ impl<R> Column<R> {
             return false;
         }
         let done = match self.access {
-            Access::Text { set, .. } => fill_text(array, rows, set),
-            Access::Bytes { set, .. } => fill_bytes(array, rows, set),
-            Access::Number { width, set, .. } => match width {
-                Width::Bool => fill_bool(array, rows, set),
-                Width::U8 => fill::<R, UInt8Type>(array, rows, set),
-                Width::U16 => fill::<R, UInt16Type>(array, rows, set),
-                Width::U32 => fill::<R, UInt32Type>(array, rows, set),
-                Width::U64 => fill::<R, UInt64Type>(array, rows, set),
+            FieldAccess::Text { set, .. } => fill_text(array, rows, set),
+            FieldAccess::Bytes { set, .. } => fill_bytes(array, rows, set),
+            FieldAccess::Number { width, set, .. } => match width {
+                NumberType::Bool => fill_bool(array, rows, set),
+                NumberType::U8 => fill::<R, UInt8Type>(array, rows, set),
+                NumberType::U16 => fill::<R, UInt16Type>(array, rows, set),
+                NumberType::U32 => fill::<R, UInt32Type>(array, rows, set),
+                NumberType::U64 => fill::<R, UInt64Type>(array, rows, set),
             },
         };
         done.is_some()

@@ -26,15 +26,15 @@ pub enum ErrorKind {
 
 /// A copyable description of a file system error.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cause {
+pub(crate) struct IoCause {
     pub(crate) kind: std::io::ErrorKind,
     /// The system's error number.
     code: Option<i32>,
 }
 
-impl Cause {
+impl IoCause {
     /// An error that is not from the file system.
-    pub(crate) const OTHER: Cause = Cause {
+    pub(crate) const OTHER: IoCause = IoCause {
         kind: std::io::ErrorKind::Other,
         code: None,
     };
@@ -58,9 +58,9 @@ impl Cause {
     }
 }
 
-impl From<&std::io::Error> for Cause {
-    fn from(error: &std::io::Error) -> Cause {
-        Cause {
+impl From<&std::io::Error> for IoCause {
+    fn from(error: &std::io::Error) -> IoCause {
+        IoCause {
             kind: error.kind(),
             code: error.raw_os_error(),
         }

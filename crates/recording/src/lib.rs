@@ -58,7 +58,7 @@ pub use pack::pack;
 pub use reader::{Batches, Recording, Rows};
 pub use row::Row;
 pub use selection::{Selection, Share};
-pub use writer::{Table, Writer, add_table, amend};
+pub use writer::{DetachedTable, Writer, add_table, amend};
 
 /// Version of the format that this crate writes. It also reads older versions.
 pub const FORMAT_VERSION: u32 = 1;

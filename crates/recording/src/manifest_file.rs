@@ -11,7 +11,7 @@
 use super::FORMAT_VERSION;
 use super::file_names::MANIFEST;
 use super::sink::Create;
-use super::storage::{Location, Storage};
+use super::storage::{FileLocation, Storage};
 use super::table_writer::{reason, replace_file};
 use crate::error::{cannot_read, not_a_recording};
 use crate::{Error, ErrorKind, Result};
@@ -152,7 +152,7 @@ fn unreadable(dir: &Path, error: &io::Error) -> Error {
     cannot_read(&dir.join(MANIFEST), error)
 }
 
-fn read_limited(location: &Location) -> io::Result<Vec<u8>> {
+fn read_limited(location: &FileLocation) -> io::Result<Vec<u8>> {
     let file = location.open()?;
     let mut bytes = Vec::new();
     file.reader(0).take(MAX_BYTES + 1).read_to_end(&mut bytes)?;

@@ -17,16 +17,16 @@ struct Times {
 }
 
 /// Overflow times of one thread's counters.
-pub struct Trace {
+pub struct OverflowTrace {
     counters: Vec<Times>,
     /// Maximum rounding of times.
     resolution_ns: u64,
 }
 
-impl Trace {
+impl OverflowTrace {
     /// Creates a trace. Times may be rounded to multiples of at most `resolution_ns`.
-    pub fn new(resolution_ns: u64) -> Trace {
-        Trace {
+    pub fn new(resolution_ns: u64) -> OverflowTrace {
+        OverflowTrace {
             counters: Vec::new(),
             resolution_ns,
         }
@@ -85,7 +85,7 @@ impl Trace {
 
 /// Overflow times of all threads of a live session.
 pub struct Traces {
-    threads: BTreeMap<(Pid, Tid), Trace>,
+    threads: BTreeMap<(Pid, Tid), OverflowTrace>,
     resolution_ns: u64,
 }
 
@@ -98,7 +98,7 @@ impl Traces {
         }
     }
 
-    /// Adds an overflow, as [`Trace::push`], and writes full blocks.
+    /// Adds an overflow, as [`OverflowTrace::push`], and writes full blocks.
     pub fn push(&mut self, overflow: &Sample, writer: &mut Writer) -> crate::Result<Option<u64>> {
         let resolution_ns = self.resolution_ns;
         let &Sample {
@@ -110,7 +110,7 @@ impl Traces {
             ..
         } = overflow;
         let trace = self.threads.entry((pid, tid));
-        let trace = trace.or_insert_with(|| Trace::new(resolution_ns));
+        let trace = trace.or_insert_with(|| OverflowTrace::new(resolution_ns));
         let sampled = trace.push(event, period, time_ns);
         trace.write(pid, tid, false, writer)?;
         Ok(sampled)

@@ -7,7 +7,7 @@
 use super::columns::Column;
 use super::file_range::FileRange;
 use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, checksum_position};
-use super::storage::Location;
+use super::storage::FileLocation;
 use super::table_writer::PART_ROWS;
 use super::tables::Columns;
 use crate::error::system_message;
@@ -59,7 +59,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Opens the file and verifies its footer.
-    pub(super) fn open(location: &Location) -> Result<Part, Damage> {
+    pub(super) fn open(location: &FileLocation) -> Result<Part, Damage> {
         let file = location.open().map_err(|e| unreadable(&e))?;
         let (footer, data_bytes) = read_footer(&file)?;
         let data_crc = check_footer(&footer)?;

@@ -4,7 +4,7 @@ use super::columns::{Column, Packing, encode, schema};
 use super::group::{RowGroup, RowGroups};
 use super::sink::{CHECKSUM_KEY, Create, PartSink, UNKNOWN_CHECKSUM};
 use super::tables::Columns;
-use crate::error::Cause;
+use crate::error::IoCause;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -33,14 +33,14 @@ const ZSTD_LEVEL: i32 = 1;
 
 /// Error of writing a part.
 pub(super) struct PartFailure {
-    pub(super) cause: Cause,
+    pub(super) cause: IoCause,
     pub(super) source: Box<dyn std::error::Error + Send + Sync>,
 }
 
 impl PartFailure {
-    fn new(source: ParquetError, sink_failure: Option<Cause>) -> Self {
+    fn new(source: ParquetError, sink_failure: Option<IoCause>) -> Self {
         PartFailure {
-            cause: sink_failure.unwrap_or(Cause::OTHER),
+            cause: sink_failure.unwrap_or(IoCause::OTHER),
             source: source.into(),
         }
     }

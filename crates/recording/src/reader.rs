@@ -6,7 +6,7 @@ use super::manifest_file;
 use super::part_reader::{Damage, Part, PartBatches, RowFilter, overlap};
 use super::row::Row;
 use super::selection::Selection;
-use super::storage::{Location, Storage};
+use super::storage::{FileLocation, Storage};
 use super::tables::each_table;
 use crate::error::system_message;
 use crate::{Error, ErrorKind, Result};
@@ -37,7 +37,7 @@ pub struct Recording {
 /// A part whose footer was intact when the recording was opened.
 #[derive(Clone, Debug)]
 struct KnownPart {
-    location: Location,
+    location: FileLocation,
     times_ns: Option<Range<u64>>,
 }
 
@@ -118,7 +118,7 @@ impl Recording {
             .get(R::TABLE)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let parts: Vec<Location> = parts[selection.range_of_parts(parts.len())]
+        let parts: Vec<FileLocation> = parts[selection.range_of_parts(parts.len())]
             .iter()
             .filter(wanted)
             .map(|part| part.location.clone())
@@ -293,16 +293,16 @@ impl<R: Row> Iterator for Batches<R> {
 
 /// The parts of a table that a selection needs, one after the other.
 struct PartsInOrder<R: Row> {
-    parts: std::vec::IntoIter<Location>,
+    parts: std::vec::IntoIter<FileLocation>,
     columns: Vec<&'static Column<R>>,
     filter: RowFilter,
-    current: Option<(Location, PartBatches<R>)>,
+    current: Option<(FileLocation, PartBatches<R>)>,
     selection_error: Option<Error>,
 }
 
 impl<R: Row> PartsInOrder<R> {
     fn new(
-        parts: Vec<Location>,
+        parts: Vec<FileLocation>,
         columns: Result<Vec<&'static Column<R>>>,
         filter: RowFilter,
     ) -> Self {
@@ -319,7 +319,7 @@ impl<R: Row> PartsInOrder<R> {
         }
     }
 
-    fn open(&self, location: &Location) -> std::result::Result<PartBatches<R>, Damage> {
+    fn open(&self, location: &FileLocation) -> std::result::Result<PartBatches<R>, Damage> {
         let part = Part::open(location)?;
         part.check_data()?;
         part.batches(&self.columns, self.filter.clone())

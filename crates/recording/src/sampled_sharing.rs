@@ -26,15 +26,15 @@ pub const DROPPED: &str =
     "samples of cache lines in too many places, before their line was seen to be shared";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Line {
+struct LineKey {
     /// `None` for the kernel's memory.
     pid: Option<Pid>,
     first: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Place {
-    line: Line,
+struct AccessOrigin {
+    line: LineKey,
     tid: Tid,
     ip: VirtAddr,
     loaded: u64,
@@ -43,7 +43,7 @@ struct Place {
 
 /// Sums of a place. All but the numbers of samples are weighted by the samples' periods.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct AccessSums {
     pid: Pid,
     time_ns: u64,
     samples: u64,
@@ -57,9 +57,9 @@ struct Sums {
 /// Samples by line and place.
 #[derive(Debug, Default)]
 pub struct SampledSharing {
-    places: HashMap<Place, Sums>,
+    places: HashMap<AccessOrigin, AccessSums>,
     /// Lines with a HITM.
-    shared: HashSet<Line>,
+    shared: HashSet<LineKey>,
     /// Samples that were forgotten or not added.
     dropped: u64,
     /// True if most of the places are of shared lines. They stay.
@@ -79,7 +79,7 @@ impl SampledSharing {
     }
 
     fn add(&mut self, sample: &Sample, address: u64) {
-        let line = Line {
+        let line = LineKey {
             pid: (address < KERNEL).then_some(sample.pid),
             first: address & !(LINE_BYTES - 1),
         };
@@ -89,7 +89,7 @@ impl SampledSharing {
             AccessKind::Modify => (bytes, bytes),
             _ => (bytes, 0),
         };
-        let place = Place {
+        let place = AccessOrigin {
             line,
             tid: sample.tid,
             ip: sample.ip,
@@ -146,7 +146,7 @@ impl SampledSharing {
     /// Returns the rows of all shared lines in the order of lines, and the number of samples that
     /// they may lack.
     pub fn finish(self) -> (Vec<SharingRow>, u64) {
-        let mut lines: BTreeMap<Line, Vec<(Place, Sums)>> = BTreeMap::new();
+        let mut lines: BTreeMap<LineKey, Vec<(AccessOrigin, AccessSums)>> = BTreeMap::new();
         for (place, sums) in self.places {
             if self.shared.contains(&place.line) {
                 lines.entry(place.line).or_default().push((place, sums));
@@ -155,7 +155,7 @@ impl SampledSharing {
         let mut rows = Vec::new();
         for places in lines.values_mut() {
             places.sort_unstable_by_key(|(place, _)| *place);
-            let others = Accesses::of(places);
+            let others = LineAccesses::of(places);
             rows.extend(places.iter().map(|(place, sums)| row(place, sums, &others)));
         }
         // Without a shared line there is nothing that the samples could be missing from.
@@ -171,7 +171,7 @@ fn bytes_of(address: u64, size_bytes: u16) -> u64 {
     (u64::MAX >> (64 - size)) << first
 }
 
-fn row(place: &Place, sums: &Sums, others: &Accesses) -> SharingRow {
+fn row(place: &AccessOrigin, sums: &AccessSums, others: &LineAccesses) -> SharingRow {
     let (true_sharing, false_sharing) = others.divide(place, sums.hitm);
     SharingRow {
         pid: sums.pid,
@@ -196,7 +196,7 @@ fn row(place: &Place, sums: &Sums, others: &Accesses) -> SharingRow {
 
 /// Accesses to a line by their bytes, of all threads and of each.
 #[derive(Default)]
-struct Accesses {
+struct LineAccesses {
     stores: BytesSums,
     stores_of: HashMap<Tid, BytesSums>,
     all: BytesSums,
@@ -207,9 +207,9 @@ struct Accesses {
 /// for a place is bounded.
 type BytesSums = BTreeMap<u64, u64>;
 
-impl Accesses {
-    fn of(places: &[(Place, Sums)]) -> Accesses {
-        let mut all = Accesses::default();
+impl LineAccesses {
+    fn of(places: &[(AccessOrigin, AccessSums)]) -> LineAccesses {
+        let mut all = LineAccesses::default();
         for (place, sums) in places {
             let touched = place.loaded | place.stored;
             let add = |to: &mut BytesSums, bytes| {
@@ -227,7 +227,7 @@ impl Accesses {
     }
 
     /// Divides the HITMs of a place into true and false sharing.
-    fn divide(&self, place: &Place, hitm: u64) -> (u64, u64) {
+    fn divide(&self, place: &AccessOrigin, hitm: u64) -> (u64, u64) {
         let touched = place.loaded | place.stored;
         let others = |all: &BytesSums, of: &HashMap<Tid, BytesSums>, bytes| {
             let own = of.get(&place.tid).map_or(0, |own| at(own, bytes));

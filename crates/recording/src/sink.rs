@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crc32fast::Hasher;
 
-use crate::error::Cause;
+use crate::error::IoCause;
 use crate::private;
 
 /// Key of the checksum in the footer's key-value metadata.
@@ -35,10 +35,10 @@ pub(super) const CHECKSUM_DIGITS: usize = 2 * CRC_DIGITS;
 pub(super) const UNKNOWN_CHECKSUM: &str = "0000000000000000";
 
 /// A file being written.
-pub(super) type Out = Box<dyn Write + Send>;
+pub(super) type OutputFile = Box<dyn Write + Send>;
 
 /// Creates files. Tests replace it with a version that fails.
-pub(super) type Create = Arc<dyn Fn(&Path) -> io::Result<Out> + Send + Sync>;
+pub(super) type Create = Arc<dyn Fn(&Path) -> io::Result<OutputFile> + Send + Sync>;
 
 /// Creates files in the file system.
 pub(super) fn file_system() -> Create {
@@ -47,14 +47,14 @@ pub(super) fn file_system() -> Create {
 
 /// Writes a part to its file.
 pub(super) struct PartSink {
-    out: Out,
+    out: OutputFile,
     data: Hasher,
     footer: Option<Vec<u8>>,
-    failure: Option<Cause>,
+    failure: Option<IoCause>,
 }
 
 impl PartSink {
-    pub(super) fn new(out: Out) -> Self {
+    pub(super) fn new(out: OutputFile) -> Self {
         PartSink {
             out,
             data: Hasher::new(),
@@ -64,7 +64,7 @@ impl PartSink {
     }
 
     /// Returns the file system's error, if there was one.
-    pub(super) fn failure(&self) -> Option<Cause> {
+    pub(super) fn failure(&self) -> Option<IoCause> {
         self.failure
     }
 

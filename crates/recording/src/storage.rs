@@ -50,21 +50,21 @@ impl Storage {
     }
 
     /// The manifest.
-    pub(super) fn manifest(&self) -> Location {
+    pub(super) fn manifest(&self) -> FileLocation {
         self.location(MANIFEST)
     }
 
     /// A part of a table.
-    pub(super) fn part(&self, table: &str, number: u32) -> Location {
+    pub(super) fn part(&self, table: &str, number: u32) -> FileLocation {
         self.location(&format!("{table}/{}", part_name(number)))
     }
 
-    fn location(&self, name: &str) -> Location {
+    fn location(&self, name: &str) -> FileLocation {
         let member = match self {
             Storage::Directory(_) => None,
             Storage::Archive(archive) => Some(archive.member(name)),
         };
-        Location {
+        FileLocation {
             path: self.path().join(name),
             member,
         }
@@ -101,14 +101,14 @@ impl Storage {
 
 /// Where one file of a recording is.
 #[derive(Clone, Debug)]
-pub(super) struct Location {
+pub(super) struct FileLocation {
     /// Its path; in an archive, the archive's path and the member's name, for messages.
     path: PathBuf,
     /// The range if it is in an archive. `Some(None)` if the archive has no such member.
     member: Option<Option<FileRange>>,
 }
 
-impl Location {
+impl FileLocation {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -9,9 +9,9 @@
 
 use super::file_names::part_name;
 use super::part_writer::{OpenPart, PartFailure};
-use super::sink::{Create, Out};
+use super::sink::{Create, OutputFile};
 use super::tables::Columns;
-use crate::error::Cause;
+use crate::error::IoCause;
 use crate::{Error, ErrorKind, Result, private};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -382,7 +382,7 @@ fn create_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// Returns the kind of a file system's error, and a message with the remedy.
-pub(super) fn reason(cause: Cause) -> (ErrorKind, String) {
+pub(super) fn reason(cause: IoCause) -> (ErrorKind, String) {
     match cause.kind {
         io::ErrorKind::StorageFull => (
             ErrorKind::DiskFull,
@@ -419,7 +419,7 @@ pub(super) fn replace_file(
     create: &Create,
     bytes: &[u8],
 ) -> io::Result<()> {
-    let write = |mut out: Out| out.write_all(bytes).and_then(|()| out.flush());
+    let write = |mut out: OutputFile| out.write_all(bytes).and_then(|()| out.flush());
     let written = create(temporary)
         .and_then(write)
         .and_then(|()| std::fs::rename(temporary, path));

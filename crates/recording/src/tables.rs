@@ -2,7 +2,7 @@
 //!
 //! `docs/format.md` lists the same columns for readers in other languages; a test compares the two.
 
-use super::columns::{Column, Packing, ToArray, Width, arrays};
+use super::columns::{Column, NumberType, Packing, ToArray, arrays};
 use Packing::{Delta, Dictionary};
 use memgauge_trace::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, Cpu, DataRow, DataSource, Derivation,
@@ -86,7 +86,7 @@ macro_rules! number {
     ($name:literal, $width:ident, $packing:expr, $get:expr, $set:expr $(,)?) => {
         Column::number(
             $name,
-            Width::$width,
+            NumberType::$width,
             $packing,
             |rows: &[Self]| <arrays::$width as ToArray>::array(rows, $get),
             $set,

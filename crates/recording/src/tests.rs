@@ -1,6 +1,6 @@
 //! Tests that need internals: a full disk, and parts forged with matching checksums.
 
-use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, Create, Out, checksum_position};
+use super::sink::{CHECKSUM_DIGITS, CRC_DIGITS, Create, OutputFile, checksum_position};
 use super::*;
 use memgauge_trace::*;
 use std::io;
@@ -38,7 +38,7 @@ impl SmallDisk {
         let disk = self.clone();
         Arc::new(move |path: &Path| {
             let file = std::fs::File::create(path)?;
-            Ok(Box::new(SmallFile(file, disk.clone())) as Out)
+            Ok(Box::new(SmallFile(file, disk.clone())) as OutputFile)
         })
     }
 
@@ -270,7 +270,7 @@ fn failed_file_creation_is_reported_with_the_reason() {
         Some(_) if path.to_string_lossy().contains("part-") => {
             Err(io::ErrorKind::ReadOnlyFilesystem.into())
         }
-        _ => Ok(Box::new(std::fs::File::create(path)?) as Out),
+        _ => Ok(Box::new(std::fs::File::create(path)?) as OutputFile),
     });
     let mut writer = Writer::create_with(&path, Manifest::default(), refuse).unwrap();
     writer.push(sample(1)).unwrap();

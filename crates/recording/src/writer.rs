@@ -63,9 +63,9 @@ impl Drop for ReservedSpace {
 ///
 /// Encoding many rows takes longer than producing them; this way, two large tables are encoded at
 /// the same time. The table must be put back. If it is dropped, only its closed parts are kept.
-pub struct Table<R>(TableWriter<R>);
+pub struct DetachedTable<R>(TableWriter<R>);
 
-impl<R: Row> Table<R> {
+impl<R: Row> DetachedTable<R> {
     /// As [`Writer::append`].
     ///
     /// # Errors
@@ -133,12 +133,12 @@ impl Writer {
     }
 
     /// Takes a table out. Until it is put back, the writer refuses its rows.
-    pub fn take<R: Row>(&mut self) -> Table<R> {
-        Table(R::writer(&mut self.tables).take())
+    pub fn take<R: Row>(&mut self) -> DetachedTable<R> {
+        DetachedTable(R::writer(&mut self.tables).take())
     }
 
     /// Puts a table back that was taken from this writer.
-    pub fn put_back<R: Row>(&mut self, table: Table<R>) {
+    pub fn put_back<R: Row>(&mut self, table: DetachedTable<R>) {
         R::writer(&mut self.tables).put_back(table.0);
     }
 

@@ -28,7 +28,7 @@ use crate::{Options, Result, known_allocators};
 use memgauge_host::program::ProgramFiles;
 use memgauge_host::python_lines::LineAddresses;
 use memgauge_host::roi::RequestedNames;
-use memgauge_recording::overflows::Trace;
+use memgauge_recording::overflows::OverflowTrace;
 
 mod mapped;
 mod marks;
@@ -66,7 +66,7 @@ pub(crate) struct RecordedProcess {
 
 /// State that is kept for a thread.
 pub(crate) struct RecordedThread {
-    trace: Option<Trace>,
+    trace: Option<OverflowTrace>,
     /// Executions of each block that its process already has, with `--sets`.
     counted: Vec<u64>,
     regions: ThreadRegions,
@@ -460,7 +460,7 @@ impl ModelSink for RecordingSink {
         }
         RecordedThread {
             what_if: self.what_if.iter().map(|_| Cursor::default()).collect(),
-            trace: self.traces.map(Trace::new),
+            trace: self.traces.map(OverflowTrace::new),
             counted: Vec::new(),
             regions: match self.wanted.is_empty() {
                 true => ThreadRegions::default(),

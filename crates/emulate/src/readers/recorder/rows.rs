@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use memgauge_machine::{AccessOutcome, Core};
 use memgauge_recording::Writer;
-use memgauge_recording::overflows::Trace;
+use memgauge_recording::overflows::OverflowTrace;
 use memgauge_recording::stacks::Stacks;
 use memgauge_trace::{Cpu, Frame, FrameId, Pid, Sample, SeriesRow, Tid, VirtAddr};
 
@@ -22,7 +22,7 @@ pub(super) struct RowConverter<'a> {
     pub(super) cpu: Cpu,
     pub(super) writer: &'a mut Writer,
     pub(super) failure: &'a mut Option<memgauge_recording::Error>,
-    pub(super) trace: Option<&'a mut Trace>,
+    pub(super) trace: Option<&'a mut OverflowTrace>,
     /// Number of lines that each simulated line stands for.
     pub(super) one_in: u32,
     pub(super) gate: Option<&'a mut RegionGate>,
