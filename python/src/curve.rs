@@ -7,7 +7,7 @@ use memgauge_mrc::{
     Curve, Exact, Full, PartError, Sampled, SampledPart, SampledPartBuilder, Sampling, Settings,
     TracePart, TracePartBuilder as ExactPartBuilder, feed_blocks,
 };
-use memgauge_report::mrc::{CurveView, Measured, Unit};
+use memgauge_report::mrc::{CurveUnit, CurveView, MeasuredCurve};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -69,13 +69,16 @@ impl Engine {
         )
     }
 
-    fn finish(self) -> Result<Measured, Full> {
+    fn finish(self) -> Result<MeasuredCurve, Full> {
         match self.kind {
             EngineKind::Exact(engine) => {
                 let distances = engine.finish()?;
-                Ok(Measured::Exact(Curve::exact(&distances, self.block_bytes)))
+                Ok(MeasuredCurve::Exact(Curve::exact(
+                    &distances,
+                    self.block_bytes,
+                )))
             }
-            EngineKind::Sampled(engine) => Ok(Measured::Sampled(engine.finish()?)),
+            EngineKind::Sampled(engine) => Ok(MeasuredCurve::Sampled(engine.finish()?)),
         }
     }
 }
@@ -104,12 +107,12 @@ fn too_many(full: &Full) -> PyErr {
     ))
 }
 
-fn view(title: String, measured: Measured, note: Option<String>, weight: f64) -> CurveView {
+fn view(title: String, measured: MeasuredCurve, note: Option<String>, weight: f64) -> CurveView {
     CurveView {
         title,
         note,
         measured,
-        unit: Unit::Ratio,
+        unit: CurveUnit::Ratio,
         compulsory: true,
         marks: Vec::new(),
         sizes: Vec::new(),
@@ -237,14 +240,15 @@ impl PartState {
     }
 
     /// The curve of a whole trace. `None` without references.
-    fn measured(self) -> Option<Measured> {
+    fn measured(self) -> Option<MeasuredCurve> {
         match self {
             PartState::Exact(part) => {
                 let (block_bytes, references) = (part.block_bytes(), part.references());
-                (references > 0).then(|| Measured::Exact(Curve::exact(&part.finish(), block_bytes)))
+                (references > 0)
+                    .then(|| MeasuredCurve::Exact(Curve::exact(&part.finish(), block_bytes)))
             }
             PartState::Sampled(part) => {
-                (part.references() > 0).then(|| Measured::Sampled(part.finish()))
+                (part.references() > 0).then(|| MeasuredCurve::Sampled(part.finish()))
             }
         }
     }

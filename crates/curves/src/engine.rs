@@ -4,7 +4,7 @@ use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{
     Curve, Distances, Exact, Full, Parallel, Sampled, Sampling, Settings, feed_blocks,
 };
-use memgauge_report::mrc::Measured;
+use memgauge_report::mrc::MeasuredCurve;
 
 use super::args::CurveOptions;
 use super::memory::{self, Guard};
@@ -41,12 +41,12 @@ impl Engine {
         fed.map_err(|full| too_many(full, *block))
     }
 
-    pub(super) fn finish(self) -> anyhow::Result<Measured> {
-        let exact = |d: Distances| Measured::Exact(Curve::exact(&d, self.block));
+    pub(super) fn finish(self) -> anyhow::Result<MeasuredCurve> {
+        let exact = |d: Distances| MeasuredCurve::Exact(Curve::exact(&d, self.block));
         let curve = match self.kind {
             EngineKind::Exact(engine) => engine.finish().map(exact),
             EngineKind::Parallel(engine) => engine.finish().map(exact),
-            EngineKind::Sampled(engine) => engine.finish().map(Measured::Sampled),
+            EngineKind::Sampled(engine) => engine.finish().map(MeasuredCurve::Sampled),
         };
         curve.map_err(|full| too_many(full, self.block))
     }
@@ -107,7 +107,7 @@ impl Engines {
         self.guard.check()
     }
 
-    pub(super) fn finish(self) -> anyhow::Result<Vec<Measured>> {
+    pub(super) fn finish(self) -> anyhow::Result<Vec<MeasuredCurve>> {
         self.engines.into_iter().map(Engine::finish).collect()
     }
 }

@@ -1,10 +1,10 @@
 //! Curves of one input.
 
-use memgauge_report::mrc::Measured;
+use memgauge_report::mrc::MeasuredCurve;
 
 /// Curves of an input, one for each block size, with notes.
 pub(super) struct InputCurves {
-    pub(super) curves: Vec<Measured>,
+    pub(super) curves: Vec<MeasuredCurve>,
     pub(super) note: Option<String>,
     /// Number of references that each one stands for: for samples, the number of events between
     /// two.

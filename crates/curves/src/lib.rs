@@ -25,7 +25,7 @@ use memgauge_console::whole_file::WholeFile;
 use memgauge_console::{emulated, page, terminal};
 use memgauge_emulate::geometry;
 use memgauge_report::Page;
-use memgauge_report::mrc::{Collection, CurveView, Measured, PolicyView, Unit};
+use memgauge_report::mrc::{CollectionCost, CurveUnit, CurveView, MeasuredCurve, PolicyView};
 
 pub use args::{Mrc, Partition};
 pub use partition::partition;
@@ -217,7 +217,7 @@ impl ReportOutputs {
         Ok(ReportOutputs(all))
     }
 
-    fn write(self, views: &[CurveView], collection: Option<&Collection>) -> anyhow::Result<()> {
+    fn write(self, views: &[CurveView], collection: Option<&CollectionCost>) -> anyhow::Result<()> {
         let mut all = self.0.into_iter();
         all.try_for_each(|(form, out)| {
             let text = rendered(form, views, collection, out.style());
@@ -355,9 +355,9 @@ fn view(
     args: &Mrc,
     title: String,
     note: Option<String>,
-    measured: Measured,
+    measured: MeasuredCurve,
     instructions: Option<u64>,
-    against: Option<(String, Measured)>,
+    against: Option<(String, MeasuredCurve)>,
 ) -> CurveView {
     CurveView {
         title,
@@ -365,9 +365,9 @@ fn view(
         marks: marks(measured.curve().block_bytes),
         measured,
         unit: match (args.y, instructions) {
-            (Axis::Mpki, Some(n)) => Unit::Mpki(n as f64),
-            (Axis::Misses, _) => Unit::Misses,
-            _ => Unit::Ratio,
+            (Axis::Mpki, Some(n)) => CurveUnit::Mpki(n as f64),
+            (Axis::Misses, _) => CurveUnit::Misses,
+            _ => CurveUnit::Ratio,
         },
         compulsory: !args.no_compulsory,
         sizes: args.sizes.clone(),
@@ -451,7 +451,7 @@ fn print_notes(views: &[CurveView]) {
 fn rendered(
     form: ReportFormat,
     views: &[CurveView],
-    collection: Option<&Collection>,
+    collection: Option<&CollectionCost>,
     style: memgauge_report::Style,
 ) -> String {
     match form {

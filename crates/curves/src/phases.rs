@@ -7,7 +7,7 @@ use memgauge_console::terminal;
 use memgauge_emulate::{StreamOptions, Streamed, geometry, stream};
 use memgauge_host::sys::advice::large_pages;
 use memgauge_mrc::{Curve, Distances, Exact, Full, Monitor, Phase, Phases, Settings, feed_blocks};
-use memgauge_report::mrc::{Collection, Measured, Span};
+use memgauge_report::mrc::{CollectionCost, MeasuredCurve, PhaseSpan};
 
 use super::args::{Mrc, PhaseCurves, PhaseRate};
 use super::engine::too_many;
@@ -22,15 +22,15 @@ const TLB_BLOCKS: u64 = 256;
 
 /// A phase's curve, and the part of the run that it covers.
 pub(super) struct Made {
-    pub(super) span: Span,
-    pub(super) measured: Measured,
+    pub(super) span: PhaseSpan,
+    pub(super) measured: MeasuredCurve,
     pub(super) instructions: Option<u64>,
 }
 
 /// All phases of a run and what their curves cost.
 pub(super) struct PhaseRun {
     pub(super) made: Vec<Made>,
-    pub(super) collection: Collection,
+    pub(super) collection: CollectionCost,
     pub(super) note: Option<String>,
     /// Number of references that each one represents.
     pub(super) weight: f64,
@@ -203,7 +203,7 @@ impl PhaseWatch {
             self.end_window()?;
         }
         let phases = self.phases.finish();
-        let span = |(at, phase): (usize, &Phase)| Span {
+        let span = |(at, phase): (usize, &Phase)| PhaseSpan {
             number: at + 1,
             of: phases.len(),
             from: phase.from,
@@ -227,7 +227,7 @@ impl PhaseWatch {
             note,
             weight,
             is_damaged: false,
-            collection: Collection {
+            collection: CollectionCost {
                 references: self.cost.references,
                 collected: self.cost.collected,
                 collecting_s: self.cost.collecting.as_secs_f64(),
@@ -237,9 +237,9 @@ impl PhaseWatch {
     }
 }
 
-fn weighted(mut curve: Curve, weight: f64) -> Measured {
+fn weighted(mut curve: Curve, weight: f64) -> MeasuredCurve {
     curve.scale(weight);
-    Measured::Exact(curve)
+    MeasuredCurve::Exact(curve)
 }
 
 fn exact_misses(distances: Option<&Distances>, block: u64, blocks: u64) -> (f64, f64) {

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use memgauge_import::addresses::AddressBatch;
-use memgauge_report::mrc::Measured;
+use memgauge_report::mrc::MeasuredCurve;
 
 use super::args::CurveOptions;
 use super::engine::Engine;
@@ -33,7 +33,7 @@ pub(super) struct Relay {
 
 struct Runner {
     chunks: SyncSender<Arc<AddressBatch>>,
-    thread: JoinHandle<anyhow::Result<Measured>>,
+    thread: JoinHandle<anyhow::Result<MeasuredCurve>>,
 }
 
 impl Relay {
@@ -85,7 +85,7 @@ impl Relay {
     }
 
     /// The curves, in the order of the block sizes.
-    pub(super) fn finish(mut self) -> anyhow::Result<Vec<Measured>> {
+    pub(super) fn finish(mut self) -> anyhow::Result<Vec<MeasuredCurve>> {
         self.hand_over()?;
         self.runners.into_iter().map(Runner::finish).collect()
     }
@@ -100,14 +100,14 @@ impl Runner {
         }
     }
 
-    fn finish(self) -> anyhow::Result<Measured> {
+    fn finish(self) -> anyhow::Result<MeasuredCurve> {
         drop(self.chunks);
         let measured = self.thread.join();
         measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-fn run(mut engine: Engine, chunks: &Receiver<Arc<AddressBatch>>) -> anyhow::Result<Measured> {
+fn run(mut engine: Engine, chunks: &Receiver<Arc<AddressBatch>>) -> anyhow::Result<MeasuredCurve> {
     while let Ok(chunk) = chunks.recv() {
         engine.feed(&chunk.addresses, &chunk.sizes)?;
     }

@@ -18,7 +18,7 @@ use memgauge_pages::{
     AccessedBitSource, End, Observation, Observed, ObservedProcess, Settings, SourceChoice,
     observe, pids_of_cgroup,
 };
-use memgauge_report::mrc::{Cost, ProcessMemory, RunningView};
+use memgauge_report::mrc::{ObservationCost, ProcessMemory, RunningView};
 
 use super::args::{Mrc, PagesSource, RunningOptions};
 use super::{ReportFormat, ReportOutputs, usage};
@@ -311,8 +311,8 @@ pub(super) fn common_limit(processes: &[Observed]) -> Option<u64> {
     }
 }
 
-pub(super) fn cost(observation: &Observation) -> Cost {
-    Cost {
+pub(super) fn cost(observation: &Observation) -> ObservationCost {
+    ObservationCost {
         elapsed_s: observation.elapsed_s,
         own_cpu_s: observation.own_cpu_s,
         clears: observation.clears,

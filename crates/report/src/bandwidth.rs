@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::plot::{self, Panel};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units::{bytes, count, gigabytes, nanoseconds, percent, share};
 
 /// Maximum number of windows of the curve in JSON. More are merged.
@@ -208,7 +208,7 @@ fn windows(result: &Bandwidth, style: &Style) -> String {
         "highest",
         "at",
     ];
-    let kinds = columns.map(|c| (c, Kind::Number));
+    let kinds = columns.map(|c| (c, ColumnKind::Number));
     let mut table = Table::new(&kinds);
     for w in &result.windows {
         let rates = [w.mean, w.p50, w.p90, w.p99, w.highest].map(gigabytes);
@@ -232,11 +232,11 @@ fn windows(result: &Bandwidth, style: &Style) -> String {
 
 fn threads(result: &Bandwidth, style: &Style) -> String {
     let columns = [
-        ("thread", Kind::Number),
-        ("program", Kind::Path),
-        (moved(&result.event), Kind::Number),
-        ("share", Kind::Number),
-        ("GB/s highest", Kind::Number),
+        ("thread", ColumnKind::Number),
+        ("program", ColumnKind::Path),
+        (moved(&result.event), ColumnKind::Number),
+        ("share", ColumnKind::Number),
+        ("GB/s highest", ColumnKind::Number),
     ];
     let mut table = Table::new(&columns);
     let whole: f64 = result.threads.iter().map(|t| t.bytes).sum();
@@ -261,10 +261,10 @@ fn functions(result: &Bandwidth, style: &Style) -> String {
         return String::new();
     }
     let columns = [
-        ("in bursts", Kind::Number),
-        ("n", Kind::Number),
-        ("function", Kind::Text),
-        ("module", Kind::Path),
+        ("in bursts", ColumnKind::Number),
+        ("n", ColumnKind::Number),
+        ("function", ColumnKind::Text),
+        ("module", ColumnKind::Path),
     ];
     let mut table = Table::new(&columns);
     for f in &result.functions {

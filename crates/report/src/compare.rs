@@ -40,12 +40,12 @@ pub use several::Compared;
 pub use shares::{ChangedShare, ChangedShares};
 pub use unit::MetricUnit;
 
-use interval::{Estimate, contains_zero, mean, of_estimates, welch};
+use interval::{EstimatedNumber, contains_zero, mean, of_estimates, welch};
 use measured::{HEAP_PEAK, PlaceCounts, PlaceIntervals};
 
 /// A number of both groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Metric {
+pub struct ComparedMetric {
     /// Name of the number.
     pub name: String,
     /// Value in the first run, or the mean of the first group. `None` if a run lacks the number.
@@ -63,7 +63,7 @@ pub struct Metric {
 
 /// A function or a line whose count of the ranking event changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Changed {
+pub struct ChangedPlace {
     /// Function with its module's file name, or line with its function.
     pub function: String,
     /// `before` or `after` if only runs of that side have it.
@@ -108,29 +108,29 @@ pub struct Comparison {
     /// Change of the cycles, if both have cycles by function.
     pub headline: Option<Headline>,
     /// All metrics of both, by name.
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<ComparedMetric>,
     /// Event that functions are ranked by. `None` if no function changed.
     pub ranked_by: Option<String>,
     /// True if the user did not choose that event.
     pub ranked_by_cost: bool,
     /// Functions that changed, by their share of the change.
-    pub functions: Vec<Changed>,
+    pub functions: Vec<ChangedPlace>,
     /// Lines that changed, by the same event.
-    pub lines: Vec<Changed>,
+    pub lines: Vec<ChangedPlace>,
     /// Shares of samples by function, if both were sampled by the same event.
     pub sampled: Option<ChangedShares>,
     /// Shares of samples by region and event.
     pub regions: Vec<ChangedShares>,
     /// Data whose stalled cycles changed, if both recordings have data.
-    pub data: Vec<Changed>,
+    pub data: Vec<ChangedPlace>,
     /// Allocation sites whose bytes at the peak changed.
-    pub heap: Vec<Changed>,
+    pub heap: Vec<ChangedPlace>,
     /// Programs whose bytes through a device changed, if both recordings account for I/O.
-    pub io: Vec<Changed>,
+    pub io: Vec<ChangedPlace>,
 }
 
 /// The runs before and after.
-type Groups<'a> = [&'a [Measured]; 2];
+type RunGroups<'a> = [&'a [Measured]; 2];
 
 impl Comparison {
     /// Compares groups of runs, none of them empty. `event` ranks functions and lines. `None`
@@ -147,39 +147,39 @@ impl Comparison {
         let named = |run: &Measured| run.clone().renamed(programs[0].as_deref());
         let [named_before, named_after]: [Vec<Measured>; 2] =
             [before, after].map(|group| group.iter().map(named).collect());
-        let groups: Groups = [&named_before, &named_after];
+        let groups: RunGroups = [&named_before, &named_after];
         let metrics = metrics(groups);
         // A recording without functions has unknown counts, not zero.
         let functions_known = [know(before), know(after)];
         let is_known = functions_known == [true, true];
         let ranked = is_known.then(|| rank::ranked(groups, event)).flatten();
         let (ranked_by, functions) = ranked.unzip();
-        let functions: Vec<Changed> = functions.unwrap_or_default();
+        let functions: Vec<ChangedPlace> = functions.unwrap_or_default();
         let have_lines = groups
             .iter()
             .all(|g| g.iter().all(|run| !run.lines.is_empty()));
         let lines = ranked_by.as_deref().filter(|_| have_lines);
-        let lines = lines.map(|event| changed(groups, Places::Lines, event));
+        let lines = lines.map(|event| changed(groups, PlaceKind::Lines, event));
         let lines = lines.unwrap_or_default();
         let is_ranked_by_time = ranked_by.as_deref() == Some(rank::CYCLES);
         let headline = is_ranked_by_time
             .then(|| Headline::of(groups, &metrics, &functions, &lines))
             .flatten();
-        let functions: Vec<Changed> = (functions.into_iter())
+        let functions: Vec<ChangedPlace> = (functions.into_iter())
             .map(|row| row.of_its_own(&programs))
             .collect();
         let sampled = shares::functions(groups);
         let regions = shares::regions(groups);
-        let of_data = |of: Places, event: &str| {
+        let of_data = |of: PlaceKind, event: &str| {
             let has = |group: &&[Measured]| group.iter().all(|run| !of.counts(run).is_empty());
             match groups.iter().all(has) {
                 true => changed(groups, of, event),
                 false => Vec::new(),
             }
         };
-        let data = of_data(Places::Data, rank::CYCLES);
-        let heap = of_data(Places::Heap, HEAP_PEAK);
-        let io = of_data(Places::Io, IoSummary::BYTES);
+        let data = of_data(PlaceKind::Data, rank::CYCLES);
+        let heap = of_data(PlaceKind::Heap, HEAP_PEAK);
+        let io = of_data(PlaceKind::Io, IoSummary::BYTES);
         let estimated_from = [part(before), part(after)];
         let is_exact = estimated_from == [None, None];
         let other_counts = match groups {
@@ -191,7 +191,7 @@ impl Comparison {
                 || !functions.is_empty()
                 || !heap.is_empty()
                 || !io.is_empty()
-                || metrics.iter().any(Metric::is_change)
+                || metrics.iter().any(ComparedMetric::is_change)
                 || sampled
                     .iter()
                     .chain(&regions)
@@ -249,13 +249,13 @@ impl Comparison {
 }
 
 /// Returns true if there are warnings about the estimates of a run.
-fn are_doubtful(groups: Groups) -> bool {
+fn are_doubtful(groups: RunGroups) -> bool {
     let mut runs = groups.iter().copied().flatten();
     runs.any(|run| !run.warnings.is_empty())
 }
 
 /// Returns the warnings about the estimates of both sides, each once, with its side.
-fn warnings(groups: Groups) -> Vec<String> {
+fn warnings(groups: RunGroups) -> Vec<String> {
     let of = |(which, runs): (&str, &[Measured])| -> BTreeSet<String> {
         let all = runs.iter().flat_map(|run| &run.warnings);
         all.map(|warning| format!("{which}: {warning}")).collect()
@@ -265,7 +265,7 @@ fn warnings(groups: Groups) -> Vec<String> {
 }
 
 /// Returns every metric of any run.
-fn metrics(groups: Groups) -> Vec<Metric> {
+fn metrics(groups: RunGroups) -> Vec<ComparedMetric> {
     let runs = groups.iter().copied().flatten();
     let names: BTreeSet<&String> = runs.flat_map(|run| run.metrics.keys()).collect();
     let values = |group: &[Measured], name: &String| -> Option<Vec<f64>> {
@@ -277,7 +277,8 @@ fn metrics(groups: Groups) -> Vec<Metric> {
     let is_modelled = |group: &[Measured]| group.iter().any(|run| run.machine.is_some());
     let mixes_times = is_modelled(groups[0]) != is_modelled(groups[1]);
     let metric = |name: &String| {
-        let metric = Metric::of(name, groups.map(|group| values(group, name))).of_single(groups);
+        let metric =
+            ComparedMetric::of(name, groups.map(|group| values(group, name))).of_single(groups);
         match mixes_times && unit::is_time(name) {
             true => metric.without_difference(),
             false => metric,
@@ -286,14 +287,14 @@ fn metrics(groups: Groups) -> Vec<Metric> {
     names.into_iter().map(metric).collect()
 }
 
-impl Metric {
-    fn of(name: &str, [before, after]: [Option<Vec<f64>>; 2]) -> Metric {
+impl ComparedMetric {
+    fn of(name: &str, [before, after]: [Option<Vec<f64>>; 2]) -> ComparedMetric {
         let interval = before.as_deref().zip(after.as_deref());
         let interval = interval.and_then(|(before, after)| welch(before, after));
         let [before, after] = [before, after].map(|values| values.map(|values| mean(&values)));
         let difference = before.zip(after).map(|(before, after)| after - before);
         let divisor = before.filter(|&before| before != 0.0);
-        Metric {
+        ComparedMetric {
             name: name.to_owned(),
             before,
             after,
@@ -304,22 +305,22 @@ impl Metric {
     }
 
     /// Adds the interval of two single runs' estimates.
-    fn of_single(self, groups: Groups) -> Metric {
+    fn of_single(self, groups: RunGroups) -> ComparedMetric {
         let ([[before], [after]], Some(values)) = (groups, self.before.zip(self.after)) else {
             return self;
         };
-        let estimate = |run: &Measured, value| Estimate {
+        let estimate = |run: &Measured, value| EstimatedNumber {
             value,
             interval: run.intervals.get(&self.name).copied(),
         };
         let ends = [estimate(before, values.0), estimate(after, values.1)];
         let interval = of_estimates(ends[0], ends[1], are_doubtful(groups));
-        Metric { interval, ..self }
+        ComparedMetric { interval, ..self }
     }
 
     /// Keeps both values and drops their difference, because they have different meanings.
-    fn without_difference(self) -> Metric {
-        Metric {
+    fn without_difference(self) -> ComparedMetric {
+        ComparedMetric {
             difference: None,
             relative: None,
             interval: None,
@@ -345,7 +346,7 @@ static NO_INTERVALS: PlaceIntervals = PlaceIntervals::new();
 
 /// Known counts of a place.
 #[derive(Clone, Copy, Debug)]
-enum Places {
+enum PlaceKind {
     Functions,
     Lines,
     Data,
@@ -353,29 +354,29 @@ enum Places {
     Io,
 }
 
-impl Places {
+impl PlaceKind {
     fn counts(self, run: &Measured) -> &PlaceCounts {
         match self {
-            Places::Functions => &run.functions,
-            Places::Lines => &run.lines,
-            Places::Data => &run.data,
-            Places::Heap => &run.heap,
-            Places::Io => &run.io,
+            PlaceKind::Functions => &run.functions,
+            PlaceKind::Lines => &run.lines,
+            PlaceKind::Data => &run.data,
+            PlaceKind::Heap => &run.heap,
+            PlaceKind::Io => &run.io,
         }
     }
 
     fn intervals(self, run: &Measured) -> &PlaceIntervals {
         match self {
-            Places::Functions => &run.function_intervals,
-            Places::Lines => &run.line_intervals,
+            PlaceKind::Functions => &run.function_intervals,
+            PlaceKind::Lines => &run.line_intervals,
             // None of these is an estimate.
-            Places::Data | Places::Heap | Places::Io => &NO_INTERVALS,
+            PlaceKind::Data | PlaceKind::Heap | PlaceKind::Io => &NO_INTERVALS,
         }
     }
 }
 
 /// Returns places whose count changed, largest difference first.
-fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
+fn changed(groups: RunGroups, of: PlaceKind, event: &str) -> Vec<ChangedPlace> {
     let runs = groups.iter().copied().flatten();
     let names: BTreeSet<&String> = runs.flat_map(|run| of.counts(run).keys()).collect();
     let count = |run: &Measured, name: &String| {
@@ -384,7 +385,7 @@ fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
     };
     let estimate = |run: &Measured, name: &String| {
         let value = count(run, name);
-        Estimate {
+        EstimatedNumber {
             value,
             interval: estimates::of_place(run, of.intervals(run), name, event, value),
         }
@@ -402,7 +403,7 @@ fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
         let interval = welch(&before, &after).or_else(|| of_single(name));
         let [before, after] = [before, after].map(|values| mean(&values).round() as u64);
         let is_change = before != after && !interval.is_some_and(contains_zero);
-        is_change.then(|| Changed {
+        is_change.then(|| ChangedPlace {
             function: name.clone(),
             only: only(groups, of, name),
             before,
@@ -411,8 +412,8 @@ fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
             interval,
         })
     };
-    let mut rows: Vec<Changed> = names.into_iter().filter_map(row).collect();
-    let difference = |row: &Changed| row.after.abs_diff(row.before);
+    let mut rows: Vec<ChangedPlace> = names.into_iter().filter_map(row).collect();
+    let difference = |row: &ChangedPlace| row.after.abs_diff(row.before);
     let sum = rows.iter().map(|row| difference(row) as f64).sum::<f64>();
     for row in &mut rows {
         row.share = difference(row) as f64 / sum;
@@ -422,7 +423,7 @@ fn changed(groups: Groups, of: Places, event: &str) -> Vec<Changed> {
 }
 
 /// Returns the side if only its runs have a place.
-fn only(groups: Groups, of: Places, name: &String) -> Option<&'static str> {
+fn only(groups: RunGroups, of: PlaceKind, name: &String) -> Option<&'static str> {
     let has = |group: &[Measured]| group.iter().any(|run| of.counts(run).contains_key(name));
     match groups.map(has) {
         [false, true] => Some("after"),
@@ -431,16 +432,16 @@ fn only(groups: Groups, of: Places, name: &String) -> Option<&'static str> {
     }
 }
 
-impl Changed {
+impl ChangedPlace {
     /// A function that only the second program has keeps that program's name. Its other functions
     /// have the first program's name.
-    fn of_its_own(self, programs: &[Option<String>; 2]) -> Changed {
+    fn of_its_own(self, programs: &[Option<String>; 2]) -> ChangedPlace {
         let [Some(before), Some(after)] = programs else {
             return self;
         };
         let place = self.function.strip_suffix(&format!(" ({before})"));
         match (self.only, place) {
-            (Some("after"), Some(place)) => Changed {
+            (Some("after"), Some(place)) => ChangedPlace {
                 function: format!("{place} ({after})"),
                 ..self
             },

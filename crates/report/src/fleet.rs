@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::MetricUnit;
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units::{self, capacity, plural};
 
 pub use overview::{
@@ -175,20 +175,24 @@ impl FleetTop {
         let is_code = is_line || self.scope == "function";
         let has_device = self.scope == "process";
         let mut columns = vec![
-            ("share", Kind::Number),
-            ("sum", Kind::Number),
-            ("recordings", Kind::Number),
-            ("mean", Kind::Number),
-            ("95 % interval", Kind::Number),
+            ("share", ColumnKind::Number),
+            ("sum", ColumnKind::Number),
+            ("recordings", ColumnKind::Number),
+            ("mean", ColumnKind::Number),
+            ("95 % interval", ColumnKind::Number),
             (
                 self.scope.as_str(),
-                if is_line { Kind::Path } else { Kind::Text },
+                if is_line {
+                    ColumnKind::Path
+                } else {
+                    ColumnKind::Text
+                },
             ),
         ];
         match (is_line, is_code) {
-            (true, _) => columns.push(("of", Kind::Text)),
-            (false, true) => columns.push(("module", Kind::Text)),
-            (false, false) if has_device => columns.push(("device", Kind::Text)),
+            (true, _) => columns.push(("of", ColumnKind::Text)),
+            (false, true) => columns.push(("module", ColumnKind::Text)),
+            (false, false) if has_device => columns.push(("device", ColumnKind::Text)),
             (false, false) => {}
         }
         let mut table = Table::new(&columns);
@@ -306,10 +310,10 @@ impl FleetCurve {
         let points = &self.points[first..];
         let banded = points.iter().any(|point| point.half_band > 0.0);
         let mut table = Table::new(&[
-            ("memory", Kind::Number),
-            ("misses", Kind::Number),
-            ("miss ratio", Kind::Number),
-            ("95 % band", Kind::Number),
+            ("memory", ColumnKind::Number),
+            ("misses", ColumnKind::Number),
+            ("miss ratio", ColumnKind::Number),
+            ("95 % band", ColumnKind::Number),
         ]);
         let step = points.len().div_ceil(LISTED_POINTS).max(1);
         // From the end, so that the size from which on the curve is flat is listed.
@@ -405,13 +409,13 @@ impl FleetOutliers {
         }
         text.push('\n');
         let mut table = Table::new(&[
-            ("difference", Kind::Number),
-            ("mean", Kind::Number),
-            ("peers", Kind::Number),
-            ("95 % interval", Kind::Number),
-            ("metric", Kind::Text),
-            ("host", Kind::Text),
-            ("service", Kind::Text),
+            ("difference", ColumnKind::Number),
+            ("mean", ColumnKind::Number),
+            ("peers", ColumnKind::Number),
+            ("95 % interval", ColumnKind::Number),
+            ("metric", ColumnKind::Text),
+            ("host", ColumnKind::Text),
+            ("service", ColumnKind::Text),
         ]);
         for row in self.rows.iter().take(rows) {
             let unit = MetricUnit::of(&row.metric);

@@ -3,7 +3,7 @@
 use memgauge_analyze::{IoDeviceLine, IoLine, IoLoss, IoSummary};
 
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::{io_memory, units};
 
 /// Sort order of lines.
@@ -93,21 +93,21 @@ fn processes(
         .iter()
         .any(|line| line.pid == 0 && line.owner == 0);
     let threads = summary.lines.iter().any(|line| line.tid.is_some());
-    let mut columns = vec![(if grouped { "procs" } else { "pid" }, Kind::Number)];
+    let mut columns = vec![(if grouped { "procs" } else { "pid" }, ColumnKind::Number)];
     if threads {
-        columns.push(("tid", Kind::Number));
+        columns.push(("tid", ColumnKind::Number));
     }
     columns.extend([
-        ("command", Kind::Text),
-        ("user", Kind::Text),
-        ("device", Kind::Text),
-        ("in", Kind::Number),
-        ("out", Kind::Number),
-        ("in MB/s", Kind::Number),
-        ("out MB/s", Kind::Number),
-        ("ops", Kind::Number),
-        ("memory", Kind::Number),
-        ("group", Kind::Path),
+        ("command", ColumnKind::Text),
+        ("user", ColumnKind::Text),
+        ("device", ColumnKind::Text),
+        ("in", ColumnKind::Number),
+        ("out", ColumnKind::Number),
+        ("in MB/s", ColumnKind::Number),
+        ("out MB/s", ColumnKind::Number),
+        ("ops", ColumnKind::Number),
+        ("memory", ColumnKind::Number),
+        ("group", ColumnKind::Path),
     ]);
     let mut table = Table::new(&columns);
     for line in ordered(summary, order).into_iter().take(rows) {
@@ -158,15 +158,15 @@ fn mixed_columns(lines: &[IoLine]) -> Vec<&'static str> {
 
 fn devices(summary: &IoSummary, seconds: f64, style: &Style) -> String {
     let mut table = Table::new(&[
-        ("device", Kind::Text),
-        ("kind", Kind::Text),
-        ("at", Kind::Text),
-        ("in", Kind::Number),
-        ("out", Kind::Number),
-        ("in MB/s", Kind::Number),
-        ("out MB/s", Kind::Number),
-        ("unattr in", Kind::Number),
-        ("unattr out", Kind::Number),
+        ("device", ColumnKind::Text),
+        ("kind", ColumnKind::Text),
+        ("at", ColumnKind::Text),
+        ("in", ColumnKind::Number),
+        ("out", ColumnKind::Number),
+        ("in MB/s", ColumnKind::Number),
+        ("out MB/s", ColumnKind::Number),
+        ("unattr in", ColumnKind::Number),
+        ("unattr out", ColumnKind::Number),
     ]);
     for line in &summary.devices {
         let mut cells = vec![

@@ -3,7 +3,7 @@
 use memgauge_analyze::{IoLine, IoMemory};
 
 use crate::style::Style;
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Traffic and its terms, or an upper bound without counters.
@@ -36,10 +36,10 @@ fn estimated(memory: &IoMemory, [input, output]: [u64; 2], seconds: f64, style: 
     let mut text = style.heading("Memory traffic of I/O", &note);
     text += &format!("  {}\n", style.name(&memory.formula));
     let mut table = Table::new(&[
-        ("", Kind::Text),
-        ("bytes", Kind::Number),
-        ("MB/s", Kind::Number),
-        ("at most", Kind::Number),
+        ("", ColumnKind::Text),
+        ("bytes", ColumnKind::Number),
+        ("MB/s", ColumnKind::Number),
+        ("at most", ColumnKind::Number),
     ]);
     let [most_in, most_out] = memory.at_most_bytes;
     for (name, bytes, most) in [
@@ -100,12 +100,12 @@ fn ports(memory: &IoMemory, seconds: f64, style: &Style) -> String {
         return String::new();
     }
     let mut table = Table::new(&[
-        ("bus", Kind::Text),
-        ("port", Kind::Number),
-        ("in", Kind::Number),
-        ("out", Kind::Number),
-        ("in MB/s", Kind::Number),
-        ("out MB/s", Kind::Number),
+        ("bus", ColumnKind::Text),
+        ("port", ColumnKind::Number),
+        ("in", ColumnKind::Number),
+        ("out", ColumnKind::Number),
+        ("in MB/s", ColumnKind::Number),
+        ("out MB/s", ColumnKind::Number),
     ]);
     for port in &memory.ports {
         table.row(vec![

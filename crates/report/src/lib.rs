@@ -34,9 +34,9 @@ use serde_json::{Value, json as object};
 
 pub use causes::Statement;
 pub use compare::{
-    Changed, ChangedShare, ChangedShares, Compared, Comparison, Gate, GateError, Headline,
-    HeadlinePlace, Measured, Metric, MetricUnit, RunCurves, Shares, check_event, check_group,
-    mean_difference_interval, mean_interval,
+    ChangedPlace, ChangedShare, ChangedShares, Compared, ComparedMetric, Comparison, Gate,
+    GateError, Headline, HeadlinePlace, Measured, MetricUnit, RunCurves, Shares, check_event,
+    check_group, mean_difference_interval, mean_interval,
 };
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{InDataset, NO_FRONT_END, Page, Served, has_front_end};
@@ -134,18 +134,18 @@ pub fn import_json(summary: &Summary) -> String {
 
 /// A summary with data that only reports have.
 #[derive(serde::Serialize)]
-struct Form<'a> {
+struct JsonSummary<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
     /// Warning about estimates from some cache sets.
     warnings: Vec<String>,
 }
 
-impl Form<'_> {
-    fn new(summary: &Summary) -> Form<'_> {
+impl JsonSummary<'_> {
+    fn new(summary: &Summary) -> JsonSummary<'_> {
         let estimated = summary.estimated();
         let warnings = estimated.map(|sets| sections::set_warnings(summary, sets));
-        Form {
+        JsonSummary {
             summary,
             warnings: warnings.unwrap_or_default(),
         }
@@ -155,14 +155,14 @@ impl Form<'_> {
 /// Renders the summary as indented JSON that ends in a newline. `docs/metrics.md` describes it. A
 /// number that does not exist is `null`.
 pub fn json(summary: &Summary) -> String {
-    let text = serde_json::to_string_pretty(&Form::new(summary))
+    let text = serde_json::to_string_pretty(&JsonSummary::new(summary))
         .expect("SANITY: a summary has string keys and writing to memory cannot fail");
     text + "\n"
 }
 
 /// Returns the JSON as a value.
 pub fn json_value(summary: &Summary) -> Value {
-    object!(Form::new(summary))
+    object!(JsonSummary::new(summary))
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use crate::style::Style;
 use crate::units::{bytes, capacity, count, percent};
 
 pub use division::{DivisionView, SharingProgram};
-pub use measured::{Collection, Measured, Span, Unit};
+pub use measured::{CollectionCost, CurveUnit, MeasuredCurve, PhaseSpan};
 pub use policies::{CapacityUnit, PolicyCurve, PolicyPoint, PolicyView};
-pub use running::{Cost, ProcessMemory, RunningView, has_too_many_huge_pages};
+pub use running::{ObservationCost, ProcessMemory, RunningView, has_too_many_huge_pages};
 
 /// A curve with its notes.
 #[derive(Clone, Debug)]
@@ -29,9 +29,9 @@ pub struct CurveView {
     /// Note about the references if they are incomplete.
     pub note: Option<String>,
     /// The curve.
-    pub measured: Measured,
+    pub measured: MeasuredCurve,
     /// Unit of the vertical axis.
-    pub unit: Unit,
+    pub unit: CurveUnit,
     /// True if first references count as misses.
     pub compulsory: bool,
     /// Memories to mark, by name and size in bytes.
@@ -39,9 +39,9 @@ pub struct CurveView {
     /// Sizes in bytes to list. Empty for a default choice.
     pub sizes: Vec<u64>,
     /// A second curve to draw.
-    pub against: Option<(String, Measured)>,
+    pub against: Option<(String, MeasuredCurve)>,
     /// The part of the run that it describes, if not all.
-    pub span: Option<Span>,
+    pub span: Option<PhaseSpan>,
     /// Number of references that each processed one stands for: for samples, the number of events
     /// between two.
     pub weight: f64,
@@ -81,7 +81,7 @@ impl CurveView {
     }
 
     fn mpki(&self, bytes: u64) -> Option<f64> {
-        let mpki = matches!(self.unit, Unit::Mpki(_));
+        let mpki = matches!(self.unit, CurveUnit::Mpki(_));
         mpki.then(|| self.value(self.curve(), bytes))
     }
 
@@ -110,7 +110,7 @@ impl CurveView {
 
     fn provenance(&self) -> String {
         match self.measured {
-            Measured::Exact(_) if self.is_of_samples() => "every sample".to_owned(),
+            MeasuredCurve::Exact(_) if self.is_of_samples() => "every sample".to_owned(),
             _ => self.measured.provenance(),
         }
     }
@@ -199,7 +199,7 @@ impl CurveView {
         };
         let mut drawn = vec![vec![' '; columns]; ROWS + 1];
         let curves = [Some(&self.measured), self.against.as_ref().map(|a| &a.1)];
-        let value = |measured: &Measured, bytes| {
+        let value = |measured: &MeasuredCurve, bytes| {
             let value = || self.value(measured.curve(), bytes);
             measured.resolves(bytes).then(value)
         };
@@ -234,7 +234,8 @@ impl CurveView {
 
     fn table(&self) -> String {
         let unit = self.unit.name();
-        let banded = matches!(self.measured, Measured::Sampled(_)) && self.unit == Unit::Ratio;
+        let banded =
+            matches!(self.measured, MeasuredCurve::Sampled(_)) && self.unit == CurveUnit::Ratio;
         let mut text = format!("{:>12}  {unit:>12}", "memory");
         if banded {
             text += &format!("  {:>12}", "95 % band");
@@ -244,7 +245,7 @@ impl CurveView {
         }
         text.push('\n');
         for size in self.listed() {
-            let shown = |measured: &Measured| match measured.resolves(size) {
+            let shown = |measured: &MeasuredCurve| match measured.resolves(size) {
                 true => self.unit.show(self.value(measured.curve(), size)),
                 false => "not known".to_owned(),
             };
@@ -342,16 +343,16 @@ impl CurveView {
             "title": self.title,
             "note": self.note,
             "provenance": match self.measured {
-                Measured::Exact(_) if !self.is_of_samples() => "exact",
+                MeasuredCurve::Exact(_) if !self.is_of_samples() => "exact",
                 _ => "sampled",
             },
-            "sample_rate": match &self.measured { Measured::Exact(_) => None, Measured::Sampled(e) => Some(e.rate) },
+            "sample_rate": match &self.measured { MeasuredCurve::Exact(_) => None, MeasuredCurve::Sampled(e) => Some(e.rate) },
             "counted_up_to_bytes": self.measured.counted_bytes(),
             "weight": self.weight,
             "block_bytes": curve.block_bytes,
             "references": curve.references,
             "compulsory": curve.compulsory,
-            "instructions": match self.unit { Unit::Mpki(n) => Some(n), _ => None },
+            "instructions": match self.unit { CurveUnit::Mpki(n) => Some(n), _ => None },
             "compulsory_included": self.compulsory,
             "span": self.span.as_ref().map(span_json),
             "points": self.points().into_iter().map(point).collect::<Vec<_>>(),
@@ -399,14 +400,14 @@ impl CurveView {
     }
 }
 
-fn span_json(span: &Span) -> Value {
+fn span_json(span: &PhaseSpan) -> Value {
     json!({
         "number": span.number, "of": span.of, "from": span.from, "to": span.to,
         "unit": span.unit, "rate": span.rate, "event": span.event, "collected": span.collected,
     })
 }
 
-fn against_json(name: &str, curve: &Curve, other: &Measured) -> Value {
+fn against_json(name: &str, curve: &Curve, other: &MeasuredCurve) -> Value {
     let Difference {
         mean,
         largest,
@@ -523,8 +524,8 @@ mod tests {
         CurveView {
             title: "two arrays".to_owned(),
             note: None,
-            measured: Measured::Exact(curve),
-            unit: Unit::Ratio,
+            measured: MeasuredCurve::Exact(curve),
+            unit: CurveUnit::Ratio,
             compulsory: true,
             marks: vec![("L1D".to_owned(), 32 << 10), ("L2".to_owned(), 1 << 20)],
             sizes: vec![],
@@ -594,7 +595,7 @@ mod tests {
         let mut view = view(&[(99, 60), (999, 40)], 100);
         view.compulsory = false;
         view.sizes = vec![6400];
-        view.unit = Unit::Mpki(1000.0);
+        view.unit = CurveUnit::Mpki(1000.0);
         view.against = Some(("other".to_owned(), view.measured.clone()));
         let point = &view.json()["points"][0];
         assert_eq!(
@@ -611,7 +612,7 @@ mod tests {
     #[test]
     fn a_phase_says_of_which_part_it_is_and_what_its_curve_cost() {
         let mut view = view(&[(99, 60)], 4);
-        let span = Span {
+        let span = PhaseSpan {
             number: 2,
             of: 3,
             from: 1_000_000,
@@ -628,7 +629,7 @@ mod tests {
             "{text}"
         );
         assert!(view.csv_rows().starts_with("\"two arrays, phase 2\","));
-        let collection = Collection {
+        let collection = CollectionCost {
             references: 1000,
             collected: 100,
             collecting_s: 2.0,

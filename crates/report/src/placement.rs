@@ -3,7 +3,7 @@
 use memgauge_analyze::{Advice, ByNode, PlacedRange, Placement};
 
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units::{capacity, count, share};
 
 /// Placement of a process. Shows at most `rows` ranges, those with the most samples.
@@ -17,13 +17,13 @@ pub fn placement_text(placement: &Placement, rows: usize, style: &Style) -> Stri
     shown.sort_by_key(|range| (std::cmp::Reverse(range.samples), range.start));
     let left_out = shown.split_off(rows.min(shown.len()));
     let columns = [
-        ("region", Kind::Text),
-        ("from", Kind::Label),
-        ("size", Kind::Number),
-        ("samples", Kind::Number),
-        ("used by", Kind::Label),
-        ("lies on", Kind::Label),
-        ("advice", Kind::Label),
+        ("region", ColumnKind::Text),
+        ("from", ColumnKind::Label),
+        ("size", ColumnKind::Number),
+        ("samples", ColumnKind::Number),
+        ("used by", ColumnKind::Label),
+        ("lies on", ColumnKind::Label),
+        ("advice", ColumnKind::Label),
     ];
     let mut table = Table::new(&columns);
     for range in shown {

@@ -22,11 +22,11 @@ pub(crate) struct Panel<'a> {
     pub(crate) role: Role,
     pub(crate) values: &'a [f64],
     /// Points to a column from above.
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<ColumnMark>,
 }
 
 /// A column that stands out, and why.
-pub(crate) struct Mark {
+pub(crate) struct ColumnMark {
     pub(crate) column: usize,
     pub(crate) label: String,
 }
@@ -89,9 +89,9 @@ impl Panel<'_> {
     }
 
     /// An arrow above a column with its label on the side that has room.
-    fn pointer(&self, mark: &Mark, style: &Style) -> String {
+    fn pointer(&self, mark: &ColumnMark, style: &Style) -> String {
         let arrow = if style.unicode { "▼" } else { "v" };
-        let Mark { column, label } = mark;
+        let ColumnMark { column, label } = mark;
         match column + 2 + width(label) <= self.values.len() {
             true => format!("  {:column$}{arrow} {label}", ""),
             false => format!(

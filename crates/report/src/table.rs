@@ -17,7 +17,7 @@ const ENDLESS: usize = usize::MAX;
 
 /// Alignment and shortening of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnKind {
     /// Right-aligned, never shortened.
     Number,
     /// Left-aligned, never shortened.
@@ -30,20 +30,20 @@ pub(crate) enum Kind {
     Bar,
 }
 
-impl Kind {
+impl ColumnKind {
     fn flexible(self) -> bool {
-        matches!(self, Kind::Text | Kind::Path)
+        matches!(self, ColumnKind::Text | ColumnKind::Path)
     }
 }
 
 /// Rows of cells with titles.
 pub(crate) struct Table {
-    columns: Vec<(String, Kind)>,
+    columns: Vec<(String, ColumnKind)>,
     rows: Vec<(Role, Vec<String>)>,
 }
 
 impl Table {
-    pub(crate) fn new(columns: &[(&str, Kind)]) -> Self {
+    pub(crate) fn new(columns: &[(&str, ColumnKind)]) -> Self {
         let owned = columns
             .iter()
             .map(|&(title, kind)| (title.to_owned(), kind));
@@ -104,8 +104,8 @@ impl Table {
             .map(|((cell, column), &width)| {
                 let aligned = align(cell, column.1, width, style);
                 match (column.1, cell.chars().next()) {
-                    (Kind::Bar, Some('+')) => style.paint(Role::More, &aligned),
-                    (Kind::Bar, Some('-')) => style.paint(Role::Less, &aligned),
+                    (ColumnKind::Bar, Some('+')) => style.paint(Role::More, &aligned),
+                    (ColumnKind::Bar, Some('-')) => style.paint(Role::Less, &aligned),
                     _ => aligned,
                 }
             })
@@ -146,14 +146,14 @@ impl Table {
     }
 }
 
-fn align(cell: &str, kind: Kind, columns: usize, style: &Style) -> String {
+fn align(cell: &str, kind: ColumnKind, columns: usize, style: &Style) -> String {
     match kind {
-        Kind::Number => format!("{cell:>columns$}"),
-        Kind::Label => format!("{cell:<columns$}"),
-        Kind::Bar => cell.to_owned(), // the last column
-        Kind::Text | Kind::Path if style.line == ENDLESS => format!("{cell:<columns$}"),
-        Kind::Text => format!("{:<columns$}", style.clip(cell, columns)),
-        Kind::Path => format!("{:<columns$}", style.clip_start(cell, columns)),
+        ColumnKind::Number => format!("{cell:>columns$}"),
+        ColumnKind::Label => format!("{cell:<columns$}"),
+        ColumnKind::Bar => cell.to_owned(), // the last column
+        ColumnKind::Text | ColumnKind::Path if style.line == ENDLESS => format!("{cell:<columns$}"),
+        ColumnKind::Text => format!("{:<columns$}", style.clip(cell, columns)),
+        ColumnKind::Path => format!("{:<columns$}", style.clip_start(cell, columns)),
     }
 }
 
@@ -161,10 +161,10 @@ fn align(cell: &str, kind: Kind, columns: usize, style: &Style) -> String {
 mod tests {
     use super::*;
 
-    const COLUMNS: [(&str, Kind); 3] = [
-        ("n", Kind::Number),
-        ("name", Kind::Text),
-        ("file", Kind::Path),
+    const COLUMNS: [(&str, ColumnKind); 3] = [
+        ("n", ColumnKind::Number),
+        ("name", ColumnKind::Text),
+        ("file", ColumnKind::Path),
     ];
 
     fn of_width(width: usize) -> Style {
@@ -213,7 +213,7 @@ mod tests {
     fn columns_are_given_up_only_where_there_is_no_room() {
         let fitted = |width| {
             let style = of_width(width);
-            let mut table = Table::new(&[("one", Kind::Number), ("two", Kind::Number)]);
+            let mut table = Table::new(&[("one", ColumnKind::Number), ("two", ColumnKind::Number)]);
             table.row(["1000", "2000"].map(String::from).into());
             table.fit(&[&["two"]], &style).draw(&style)
         };

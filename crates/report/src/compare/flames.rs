@@ -31,7 +31,7 @@ const FULL: f64 = 0.2;
 
 /// A call path of either run.
 #[derive(Default)]
-struct Node {
+struct FlameNode {
     function: String,
     module: String,
     /// Events before and after.
@@ -41,7 +41,7 @@ struct Node {
 
 /// Call paths of two runs.
 struct Merged {
-    nodes: Vec<Node>,
+    nodes: Vec<FlameNode>,
     tops: Vec<usize>,
     /// All events before and after.
     events: [u64; 2],
@@ -85,10 +85,10 @@ fn merge(trees: [&CallTree; 2]) -> Merged {
             let key = (caller, node.function.as_str(), node.module.as_str());
             let number = *known.entry(key).or_insert_with(|| {
                 let number = merged.nodes.len();
-                merged.nodes.push(Node {
+                merged.nodes.push(FlameNode {
                     function: node.function.clone(),
                     module: node.module.clone(),
-                    ..Node::default()
+                    ..FlameNode::default()
                 });
                 match caller {
                     Some(caller) => merged.nodes[caller].called.push(number),
@@ -104,7 +104,7 @@ fn merge(trees: [&CallTree; 2]) -> Merged {
 }
 
 /// A box of a graph.
-struct Drawn {
+struct FlameBox {
     node: usize,
     x: f64,
     width: f64,
@@ -113,14 +113,14 @@ struct Drawn {
 
 fn graph(merged: &Merged, side: usize, title: &str) -> String {
     let scale = WIDE / merged.events[side] as f64;
-    let mut boxes: Vec<Drawn> = Vec::new();
+    let mut boxes: Vec<FlameBox> = Vec::new();
     let mut waiting = vec![(merged.tops.as_slice(), 0.0, 0)];
     while let Some((nodes, from, row)) = waiting.pop() {
         let mut x = from;
         for &node in nodes {
             let width = merged.nodes[node].events[side] as f64 * scale;
             if width >= NARROWEST && row < DEEPEST {
-                boxes.push(Drawn {
+                boxes.push(FlameBox {
                     node,
                     x,
                     width,
@@ -144,7 +144,7 @@ fn graph(merged: &Merged, side: usize, title: &str) -> String {
     page + "</svg>\n</figure>\n"
 }
 
-fn drawn_box(drawn: &Drawn, merged: &Merged) -> String {
+fn drawn_box(drawn: &FlameBox, merged: &Merged) -> String {
     let node = &merged.nodes[drawn.node];
     let [before, after] = node.events;
     let most = merged.events[0].max(merged.events[1]) as f64;

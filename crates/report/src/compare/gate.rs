@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use memgauge_analyze::metric_name;
 
-use super::{Comparison, Metric, MetricUnit};
+use super::{ComparedMetric, Comparison, MetricUnit};
 
 /// Quantity that a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +89,7 @@ impl Gate {
     }
 
     /// True if the gate's condition is met, so that it fails. `None` if a run lacks the number.
-    fn fails(&self, metric: &Metric) -> Option<bool> {
+    fn fails(&self, metric: &ComparedMetric) -> Option<bool> {
         let (value, limit) = match self.limit {
             Limit::Value(limit) => (metric.after?, limit),
             Limit::Difference(limit) => (difference(metric)?, limit),
@@ -104,7 +104,7 @@ impl Gate {
 }
 
 /// The difference. 0 for groups and estimates if it may be chance.
-fn difference(metric: &Metric) -> Option<f64> {
+fn difference(metric: &ComparedMetric) -> Option<f64> {
     let is_chance = metric.interval.is_some() && !metric.is_change();
     metric
         .difference
@@ -112,7 +112,7 @@ fn difference(metric: &Metric) -> Option<f64> {
 }
 
 /// The relative difference. An increase from zero exceeds every limit.
-fn relative(metric: &Metric) -> Option<f64> {
+fn relative(metric: &ComparedMetric) -> Option<f64> {
     let difference = difference(metric)?;
     if difference == 0.0 {
         return Some(0.0);
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     fn fails(gate: &str, before: f64, after: f64) -> bool {
-        let metric = Metric {
+        let metric = ComparedMetric {
             name: "m".to_owned(),
             before: Some(before),
             after: Some(after),
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn differences_of_groups_that_may_be_chance_fail_no_gate() {
         let fails = |gate: &str, interval| {
-            let metric = Metric {
+            let metric = ComparedMetric {
                 name: "m".to_owned(),
                 before: Some(100.0),
                 after: Some(110.0),

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::rank::CYCLES;
-use super::{Changed, Groups, Metric, Places, mean};
+use super::{ChangedPlace, ComparedMetric, PlaceKind, RunGroups, mean};
 use crate::style::Style;
 use crate::units;
 
@@ -96,10 +96,10 @@ pub struct HeadlinePlace {
 impl Headline {
     /// Returns `None` if neither cycles nor waits for files changed.
     pub(super) fn of(
-        groups: Groups,
-        metrics: &[Metric],
-        functions: &[Changed],
-        lines: &[Changed],
+        groups: RunGroups,
+        metrics: &[ComparedMetric],
+        functions: &[ChangedPlace],
+        lines: &[ChangedPlace],
     ) -> Option<Headline> {
         let cycles = metrics.iter().find(|metric| metric.name == CYCLES)?;
         let file_wait = FileWaitChange::of(metrics);
@@ -112,12 +112,12 @@ impl Headline {
                 file_wait,
             });
         };
-        let goes_along = |row: &&Changed| (row.after > row.before) == (relative > 0.0);
+        let goes_along = |row: &&ChangedPlace| (row.after > row.before) == (relative > 0.0);
         let function = functions.iter().find(goes_along);
         let place = function.map(|row| {
             let (cause, difference) = cause(groups, &row.function, relative);
             let name = bare(&row.function);
-            let of_function = |row: &&Changed| {
+            let of_function = |row: &&ChangedPlace| {
                 let parts = row.function.split_once(' ');
                 parts.is_some_and(|(_, function)| function == name) && goes_along(row)
             };
@@ -193,11 +193,11 @@ fn bare(function: &str) -> &str {
 
 /// Returns the cause whose cycles in a function changed most in the direction of `relative`, and
 /// the change. `None` stands for work.
-fn cause(groups: Groups, function: &str, relative: f64) -> (Option<&'static str>, f64) {
+fn cause(groups: RunGroups, function: &str, relative: f64) -> (Option<&'static str>, f64) {
     let difference = |event: &str| {
         let [before, after] = groups.map(|group| {
             let counts = group.iter().map(|run| {
-                let counts = Places::Functions.counts(run).get(function);
+                let counts = PlaceKind::Functions.counts(run).get(function);
                 counts.and_then(|c| c.get(event).copied()).unwrap_or(0) as f64
             });
             mean(&counts.collect::<Vec<f64>>())

@@ -77,7 +77,7 @@ pub fn mean_difference_interval(
 
 /// A number, with its interval if it is an estimate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Estimate {
+pub(crate) struct EstimatedNumber {
     pub(crate) value: f64,
     pub(crate) interval: Option<Interval>,
 }
@@ -86,7 +86,11 @@ pub(crate) struct Estimate {
 /// Y. Zou and A. Donner, Statistics in Medicine 27, 2008; Newcombe's method below is the same for
 /// proportions). Errors of doubtful estimates are not random and add up, so such runs differ only
 /// if their intervals do not overlap. `None` if neither has an interval.
-pub(crate) fn of_estimates(before: Estimate, after: Estimate, doubtful: bool) -> Option<Interval> {
+pub(crate) fn of_estimates(
+    before: EstimatedNumber,
+    after: EstimatedNumber,
+    doubtful: bool,
+) -> Option<Interval> {
     if before.interval.is_none() && after.interval.is_none() {
         return None;
     }

@@ -10,7 +10,7 @@ use memgauge_analyze::IoSummary;
 
 use super::measured::HEAP_PEAK;
 use super::rank::CYCLES;
-use super::{Changed, Comparison, Metric, MetricUnit};
+use super::{ChangedPlace, ComparedMetric, Comparison, MetricUnit};
 
 /// Minimum relative difference of a listed metric.
 const LEAST_RELATIVE: f64 = 0.01;
@@ -29,17 +29,17 @@ pub(super) struct ListedData<'a> {
     /// Title of the column of names.
     pub(super) what: &'static str,
     pub(super) event: &'static str,
-    pub(super) rows: &'a [Changed],
+    pub(super) rows: &'a [ChangedPlace],
 }
 
 impl Comparison {
     /// Returns the metrics that changed enough to be listed.
-    pub(super) fn listed_metrics(&self) -> Vec<&Metric> {
+    pub(super) fn listed_metrics(&self) -> Vec<&ComparedMetric> {
         let all = self.metrics.iter();
         all.filter(|metric| self.is_listed(metric)).collect()
     }
 
-    pub(super) fn is_listed(&self, metric: &Metric) -> bool {
+    pub(super) fn is_listed(&self, metric: &ComparedMetric) -> bool {
         if !metric.is_change() {
             return false;
         }
@@ -59,7 +59,7 @@ impl Comparison {
     }
 
     /// Returns the ranked places that changed enough to be listed.
-    pub(super) fn listed<'a>(&self, places: &'a [Changed]) -> &'a [Changed] {
+    pub(super) fn listed<'a>(&self, places: &'a [ChangedPlace]) -> &'a [ChangedPlace] {
         self.listed_by(places, self.ranked_by.as_deref().unwrap_or_default())
     }
 
@@ -88,9 +88,9 @@ impl Comparison {
             .filter(|table| !table.rows.is_empty())
     }
 
-    fn listed_by<'a>(&self, places: &'a [Changed], event: &str) -> &'a [Changed] {
+    fn listed_by<'a>(&self, places: &'a [ChangedPlace], event: &str) -> &'a [ChangedPlace] {
         let least = self.larger(event).unwrap_or(0.0) * LEAST_PART;
-        let is_small = |row: &Changed| (row.after.abs_diff(row.before) as f64) < least;
+        let is_small = |row: &ChangedPlace| (row.after.abs_diff(row.before) as f64) < least;
         let listed = places.iter().position(is_small);
         &places[..listed.unwrap_or(places.len())]
     }

@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use super::curves::{self, RunCurve, RunCurves};
 use super::flames::flames;
 use super::html::text;
-use super::several::{Compared, Row, letter, value};
+use super::several::{Compared, RunsRow, letter, value};
 use super::text::{BAR, signed_percent};
-use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
+use super::{ChangedPlace, ChangedShares, ComparedMetric, Comparison, MetricUnit};
 use crate::style::Style;
 use crate::units;
 
@@ -112,7 +112,7 @@ impl Compared {
             let letters = letters.iter().map(String::as_str);
             [what].into_iter().chain(letters).collect()
         };
-        let cells = |row: &Row| {
+        let cells = |row: &RunsRow| {
             let (name_of, base, cells) = row;
             let first = [name_of.clone(), base.clone()].into_iter();
             first.chain(cells.iter().cloned()).collect()
@@ -222,11 +222,11 @@ fn metrics(comparison: &Comparison) -> String {
     let listed = comparison.listed_metrics();
     let sizes = listed.iter().filter_map(|metric| metric.relative);
     let largest = sizes.map(f64::abs).fold(0.0, f64::max).min(1.0);
-    let difference = |metric: &Metric, value: Option<f64>| {
+    let difference = |metric: &ComparedMetric, value: Option<f64>| {
         let unit = MetricUnit::of(&metric.name);
         value.map_or("–".to_owned(), |value| unit.difference(value, style))
     };
-    let row = |metric: &Metric| {
+    let row = |metric: &ComparedMetric| {
         vec![
             metric.name.clone(),
             value(&metric.name, metric.before, style),
@@ -250,11 +250,11 @@ fn metrics(comparison: &Comparison) -> String {
     table("Metrics that changed", &titles, rows)
 }
 
-fn counts((what, title): (&str, &str), event: &str, places: &[Changed]) -> String {
+fn counts((what, title): (&str, &str), event: &str, places: &[ChangedPlace]) -> String {
     let style = &unwrapped();
     let count = |count: f64| value(event, Some(count), style);
     let largest = places.first().map_or(0.0, |place| place.difference().abs());
-    let row = |place: &Changed| {
+    let row = |place: &ChangedPlace| {
         vec![
             place.named(),
             units::share(place.share),
@@ -341,13 +341,13 @@ fn table(title: &str, titles: &[&str], rows: Vec<Vec<String>>) -> String {
 }
 
 /// A run's number, the run, and its curve.
-type Drawn<'a> = (usize, &'a RunCurves, &'a RunCurve);
+type DrawnCurve<'a> = (usize, &'a RunCurves, &'a RunCurve);
 
 /// All runs' curves of an event, one over the other.
 fn plot(runs: &[RunCurves], event: &str, over_ns: u64, of_two: bool) -> String {
     let known = runs.iter().enumerate();
     let known = known.filter_map(|(number, run)| Some((number, run, run.curve(event)?)));
-    let known: Vec<Drawn> = known.collect();
+    let known: Vec<DrawnCurve> = known.collect();
     let rates = known.iter().map(|drawn| drawn.2.rates(POINTS, over_ns));
     let rates: Vec<Vec<f64>> = rates.collect();
     let highest = rates.iter().flatten().copied().fold(0.0, f64::max);
@@ -367,7 +367,7 @@ fn plot(runs: &[RunCurves], event: &str, over_ns: u64, of_two: bool) -> String {
         text(&label),
         axes(&top, &end)
     );
-    let look = |drawn: &Drawn| {
+    let look = |drawn: &DrawnCurve| {
         if of_two {
             drawn.1.group
         } else {

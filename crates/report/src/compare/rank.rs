@@ -1,6 +1,6 @@
 //! Selects the event by which functions and lines are ranked.
 
-use super::{Changed, Groups, Measured, Places, changed};
+use super::{ChangedPlace, Measured, PlaceKind, RunGroups, changed};
 
 /// Ranks first if functions have it.
 pub(super) const CYCLES: &str = "cycles";
@@ -19,8 +19,11 @@ const COSTS: [(&str, f64); 6] = [
 const LAST: [&str; 4] = ["loads", "stores", "dram.read_bytes", "dram.write_bytes"];
 
 /// Returns the event that ranks changed functions, and the functions.
-pub(super) fn ranked(groups: Groups, event: Option<&str>) -> Option<(String, Vec<Changed>)> {
-    let functions = |event: &str| changed(groups, Places::Functions, event);
+pub(super) fn ranked(
+    groups: RunGroups,
+    event: Option<&str>,
+) -> Option<(String, Vec<ChangedPlace>)> {
+    let functions = |event: &str| changed(groups, PlaceKind::Functions, event);
     if let Some(event) = event {
         return Some((event.to_owned(), functions(event)));
     }
@@ -54,7 +57,7 @@ fn has_by_function(run: &Measured, event: &str) -> bool {
         .any(|counts| counts.contains_key(event))
 }
 
-fn have(groups: Groups, event: &str) -> bool {
+fn have(groups: RunGroups, event: &str) -> bool {
     groups.iter().copied().flatten().all(|run| has(run, event))
 }
 
@@ -67,6 +70,6 @@ pub(super) fn has(run: &Measured, event: &str) -> bool {
 
 /// Returns the sum of all functions' absolute differences, so that code that moves between
 /// functions counts.
-fn difference(rows: &[Changed]) -> u64 {
+fn difference(rows: &[ChangedPlace]) -> u64 {
     rows.iter().map(|row| row.after.abs_diff(row.before)).sum()
 }

@@ -10,7 +10,7 @@ use super::text::signed_percent;
 use super::{Comparison, Measured, MetricUnit};
 use crate::plot::{self, Panel};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 
 /// Number of runs whose columns fit a table of 80 characters beside the first run.
 const BESIDE: usize = 4;
@@ -27,10 +27,10 @@ pub struct Compared {
 }
 
 /// The functions or the lines of a comparison.
-type PlacesOf = fn(&Comparison) -> &Vec<super::Changed>;
+type PlacesOf = fn(&Comparison) -> &Vec<super::ChangedPlace>;
 
 /// Row of a table of several runs: name, value of the first run, and values of the others.
-pub(super) type Row = (String, String, Vec<String>);
+pub(super) type RunsRow = (String, String, Vec<String>);
 
 impl Compared {
     /// Compares named runs with the first one. `event` ranks functions and lines. `None` selects
@@ -165,7 +165,7 @@ impl Compared {
     }
 
     /// Returns metrics that changed enough in any run to be listed.
-    pub(super) fn metrics(&self, style: &Style) -> Vec<Row> {
+    pub(super) fn metrics(&self, style: &Style) -> Vec<RunsRow> {
         let mut rows: BTreeMap<&str, (String, Vec<String>)> = BTreeMap::new();
         let listed = self.comparisons.iter();
         for metric in listed.flat_map(Comparison::listed_metrics) {
@@ -194,7 +194,7 @@ impl Compared {
     }
 
     /// Returns functions and lines that changed in any run, largest change first.
-    pub(super) fn places(&self, style: &Style) -> Vec<(&'static str, String, Vec<Row>)> {
+    pub(super) fn places(&self, style: &Style) -> Vec<(&'static str, String, Vec<RunsRow>)> {
         let event = self.comparisons.iter().find_map(|c| c.ranked_by.clone());
         let Some(event) = event else {
             return Vec::new();
@@ -208,7 +208,7 @@ impl Compared {
             .collect()
     }
 
-    fn place_rows(&self, of: PlacesOf, event: &str, style: &Style) -> Vec<Row> {
+    fn place_rows(&self, of: PlacesOf, event: &str, style: &Style) -> Vec<RunsRow> {
         let count = |count: u64| value(event, Some(count as f64), style);
         // The largest change, the first run's count, and the count of each run.
         let mut rows: BTreeMap<&str, (u64, u64, Vec<String>)> = BTreeMap::new();
@@ -233,14 +233,18 @@ impl Compared {
     }
 
     /// Returns as many tables as all runs need.
-    fn tables(&self, title: &str, what: &str, rows: &[Row], style: &Style) -> String {
+    fn tables(&self, title: &str, what: &str, rows: &[RunsRow], style: &Style) -> String {
         let mut text = String::new();
         let runs = self.comparisons.len();
         for first in (0..runs).step_by(BESIDE).filter(|_| !rows.is_empty()) {
             let beside = first..(first + BESIDE).min(runs);
             let letters: Vec<String> = beside.clone().map(|number| letter(number + 1)).collect();
-            let mut titles = vec![(what, Kind::Text), ("A", Kind::Number)];
-            titles.extend(letters.iter().map(|letter| (letter.as_str(), Kind::Number)));
+            let mut titles = vec![(what, ColumnKind::Text), ("A", ColumnKind::Number)];
+            titles.extend(
+                letters
+                    .iter()
+                    .map(|letter| (letter.as_str(), ColumnKind::Number)),
+            );
             let mut table = Table::new(&titles);
             for (name, base, cells) in rows {
                 let cells = cells[beside.clone()].iter().cloned();

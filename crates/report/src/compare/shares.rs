@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::Groups;
+use super::RunGroups;
 use super::interval::{Interval, Proportion, contains_zero, newcombe, welch};
 use super::measured::{Measured, Shares};
 
@@ -37,12 +37,12 @@ pub struct ChangedShare {
 }
 
 /// Compares functions. `None` if a run was not sampled, or by another event.
-pub(super) fn functions(groups: Groups) -> Option<ChangedShares> {
+pub(super) fn functions(groups: RunGroups) -> Option<ChangedShares> {
     changed(groups, |run| run.sampled.as_ref())
 }
 
 /// Compares regions for the events that all runs have.
-pub(super) fn regions(groups: Groups) -> Vec<ChangedShares> {
+pub(super) fn regions(groups: RunGroups) -> Vec<ChangedShares> {
     let first = groups[0].first().map(|run| run.regions.as_slice());
     let events = first.unwrap_or_default().iter().map(|shares| &shares.event);
     let of = |event: &String| changed(groups, |run| run.regions.iter().find(|r| r.event == *event));
@@ -50,7 +50,7 @@ pub(super) fn regions(groups: Groups) -> Vec<ChangedShares> {
 }
 
 fn changed<'a>(
-    groups: Groups<'a>,
+    groups: RunGroups<'a>,
     of: impl Fn(&'a Measured) -> Option<&'a Shares>,
 ) -> Option<ChangedShares> {
     let collect = |group: &'a [Measured]| group.iter().map(&of).collect::<Option<Vec<_>>>();

@@ -1,9 +1,9 @@
 //! A comparison as text.
 
 use super::rank::CYCLES;
-use super::{Changed, ChangedShares, Comparison, Metric, MetricUnit};
+use super::{ChangedPlace, ChangedShares, ComparedMetric, Comparison, MetricUnit};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Columns of a bar beside its sign.
@@ -151,25 +151,25 @@ impl Comparison {
         text
     }
 
-    fn metrics_table(&self, metrics: &[&Metric], style: &Style) -> Table {
+    fn metrics_table(&self, metrics: &[&ComparedMetric], style: &Style) -> Table {
         // The interval takes the room of the difference.
         let (difference, interval) = match self.has_intervals() {
             true => (None, Some("95 % interval")),
             false => (Some("difference"), None),
         };
         let mut titles = vec![
-            ("metric", Kind::Text),
-            ("before", Kind::Number),
-            ("after", Kind::Number),
+            ("metric", ColumnKind::Text),
+            ("before", ColumnKind::Number),
+            ("after", ColumnKind::Number),
         ];
-        titles.extend(difference.map(|title| (title, Kind::Number)));
-        titles.push(("relative", Kind::Number));
-        titles.extend(interval.map(|title| (title, Kind::Number)));
-        let size = |metric: &&Metric| metric.relative.map_or(0.0, f64::abs);
+        titles.extend(difference.map(|title| (title, ColumnKind::Number)));
+        titles.push(("relative", ColumnKind::Number));
+        titles.extend(interval.map(|title| (title, ColumnKind::Number)));
+        let size = |metric: &&ComparedMetric| metric.relative.map_or(0.0, f64::abs);
         // Bars are full at a change of 100 %. Otherwise one that grew a thousandfold would hide all
         // others.
         let largest = metrics.iter().map(size).fold(0.0, f64::max).min(1.0);
-        titles.push(("", Kind::Bar));
+        titles.push(("", ColumnKind::Bar));
         let mut table = Table::new(&titles);
         for metric in metrics {
             let unit = MetricUnit::of(&metric.name);
@@ -208,7 +208,7 @@ impl Comparison {
     }
 }
 
-impl Changed {
+impl ChangedPlace {
     pub(super) fn difference(&self) -> f64 {
         self.after as f64 - self.before as f64
     }
@@ -224,7 +224,7 @@ impl Changed {
 }
 
 /// The interval in parts of the value before, else in the metric's unit.
-fn relative_interval(metric: &Metric, style: &Style) -> String {
+fn relative_interval(metric: &ComparedMetric, style: &Style) -> String {
     let Some([low, high]) = metric.interval else {
         return style.none().to_owned();
     };
@@ -242,7 +242,7 @@ fn relative_interval(metric: &Metric, style: &Style) -> String {
 }
 
 fn counts_table(
-    places: &[Changed],
+    places: &[ChangedPlace],
     (what, event): (&str, &str),
     rows: usize,
     style: &Style,
@@ -251,15 +251,15 @@ fn counts_table(
     let value = |value: u64| unit.value(value as f64, style);
     let has_intervals = places.iter().any(|row| row.interval.is_some());
     let titles = [
-        (what, Kind::Text),
-        ("before", Kind::Number),
-        ("after", Kind::Number),
+        (what, ColumnKind::Text),
+        ("before", ColumnKind::Number),
+        ("after", ColumnKind::Number),
         // The interval takes the room of the difference.
         match has_intervals {
-            true => ("95 % interval", Kind::Number),
-            false => ("difference", Kind::Number),
+            true => ("95 % interval", ColumnKind::Number),
+            false => ("difference", ColumnKind::Number),
         },
-        ("", Kind::Bar),
+        ("", ColumnKind::Bar),
     ];
     let mut table = Table::new(&titles);
     let largest = places.first().map_or(0.0, |row| row.difference().abs());
@@ -300,12 +300,12 @@ fn shares(what: &str, changed: &ChangedShares, rows: usize, style: &Style) -> St
             } else {
                 "function"
             },
-            Kind::Text,
+            ColumnKind::Text,
         ),
-        ("before", Kind::Number),
-        ("after", Kind::Number),
-        ("95 % interval", Kind::Number),
-        ("", Kind::Bar),
+        ("before", ColumnKind::Number),
+        ("after", ColumnKind::Number),
+        ("95 % interval", ColumnKind::Number),
+        ("", ColumnKind::Bar),
     ]);
     let differences = changed.rows.iter().map(|row| row.difference.abs());
     let largest = differences.fold(f64::MIN_POSITIVE, f64::max);

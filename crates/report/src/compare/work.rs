@@ -5,7 +5,7 @@
 //! of objects, other random numbers.
 
 use super::text::signed_percent;
-use super::{Comparison, Metric};
+use super::{ComparedMetric, Comparison};
 
 /// Counts that do not depend on addresses.
 const WORK: [&str; 3] = ["instructions", "loads", "stores"];
@@ -26,7 +26,7 @@ impl Comparison {
             ));
         }
         let metric = |name: &str| self.metrics.iter().find(|metric| metric.name == name);
-        let work: Option<Vec<&Metric>> = WORK.into_iter().map(metric).collect();
+        let work: Option<Vec<&ComparedMetric>> = WORK.into_iter().map(metric).collect();
         let work = work?;
         let changes: Vec<String> = work
             .iter()

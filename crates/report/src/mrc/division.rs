@@ -6,7 +6,7 @@ use memgauge_mrc::{FaultDivision, Footprint, MemoryShare};
 use serde_json::{Value, json};
 
 use super::printable;
-use super::running::{Cost, faults, interval, interval_json, window};
+use super::running::{ObservationCost, faults, interval, interval_json, window};
 use crate::style::Style;
 use crate::units::{bytes, capacity, plural};
 
@@ -39,7 +39,7 @@ pub struct DivisionView {
     /// Bytes in a page.
     pub page_bytes: u64,
     /// Cost of the observation.
-    pub cost: Cost,
+    pub cost: ObservationCost,
     /// Limitations of these numbers, as sentences.
     pub notes: Vec<String>,
 }
@@ -257,7 +257,7 @@ mod tests {
             total_bytes,
             source: "page_tables",
             page_bytes: PAGE as u64,
-            cost: Cost::default(),
+            cost: ObservationCost::default(),
             notes: vec!["a note".to_owned()],
         }
     }

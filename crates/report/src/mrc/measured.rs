@@ -9,28 +9,28 @@ use crate::units::{bytes, capacity, count, percent};
 
 /// A curve and its precision.
 #[derive(Clone, Debug)]
-pub enum Measured {
+pub enum MeasuredCurve {
     /// From all references.
     Exact(Curve),
     /// From a sample of the blocks.
     Sampled(Estimate),
 }
 
-impl Measured {
+impl MeasuredCurve {
     /// The curve.
     pub fn curve(&self) -> &Curve {
         match self {
-            Measured::Exact(curve) => curve,
-            Measured::Sampled(estimate) => &estimate.curve,
+            MeasuredCurve::Exact(curve) => curve,
+            MeasuredCurve::Sampled(estimate) => &estimate.curve,
         }
     }
 
     /// Adds the curve of another run. Each run has a memory of its own.
-    pub fn merge(&mut self, other: &Measured) {
+    pub fn merge(&mut self, other: &MeasuredCurve) {
         match (self, other) {
-            (Measured::Sampled(mine), Measured::Sampled(other)) => mine.merge(other),
-            (Measured::Exact(mine), other) => mine.merge(other.curve()),
-            (Measured::Sampled(mine), Measured::Exact(other)) => mine.merge_exact(other),
+            (MeasuredCurve::Sampled(mine), MeasuredCurve::Sampled(other)) => mine.merge(other),
+            (MeasuredCurve::Exact(mine), other) => mine.merge(other.curve()),
+            (MeasuredCurve::Sampled(mine), MeasuredCurve::Exact(other)) => mine.merge_exact(other),
         }
     }
 
@@ -38,38 +38,38 @@ impl Measured {
     /// samples, that is the number of events between two.
     pub fn scale(&mut self, weight: f64) {
         match self {
-            Measured::Exact(curve) => curve.scale(weight),
-            Measured::Sampled(estimate) => estimate.scale(weight),
+            MeasuredCurve::Exact(curve) => curve.scale(weight),
+            MeasuredCurve::Sampled(estimate) => estimate.scale(weight),
         }
     }
 
     /// Returns true if the curve is precise enough for a memory of this size.
     pub(super) fn resolves(&self, bytes: u64) -> bool {
         match self {
-            Measured::Exact(_) => true,
-            Measured::Sampled(estimate) => estimate.resolves(bytes),
+            MeasuredCurve::Exact(_) => true,
+            MeasuredCurve::Sampled(estimate) => estimate.resolves(bytes),
         }
     }
 
     /// Maximum memory in bytes up to which distances were counted. `None` if there is no limit.
     pub(super) fn counted_bytes(&self) -> Option<u64> {
         match self {
-            Measured::Exact(_) => None,
-            Measured::Sampled(e) => e.counted_blocks.checked_mul(e.curve.block_bytes),
+            MeasuredCurve::Exact(_) => None,
+            MeasuredCurve::Sampled(e) => e.counted_blocks.checked_mul(e.curve.block_bytes),
         }
     }
 
     pub(super) fn half_band(&self, bytes: u64) -> Option<f64> {
         match self {
-            Measured::Exact(_) => None,
-            Measured::Sampled(estimate) => estimate.half_band(bytes),
+            MeasuredCurve::Exact(_) => None,
+            MeasuredCurve::Sampled(estimate) => estimate.half_band(bytes),
         }
     }
 
     pub(super) fn provenance(&self) -> String {
         match self {
-            Measured::Exact(_) => "every reference".to_owned(),
-            Measured::Sampled(e) => format!(
+            MeasuredCurve::Exact(_) => "every reference".to_owned(),
+            MeasuredCurve::Sampled(e) => format!(
                 "sampled, n = {} of about {} blocks ({})",
                 count(e.sampled_blocks),
                 count(e.curve.compulsory as u64),
@@ -80,7 +80,7 @@ impl Measured {
 
     /// Sizes at which the curve does not come from the sample, and sizes at which it is unknown.
     pub(super) fn sample_notes(&self) -> Option<String> {
-        let Measured::Sampled(e) = self else {
+        let MeasuredCurve::Sampled(e) = self else {
             return None;
         };
         let Some(counted) = self.counted_bytes() else {
@@ -105,7 +105,7 @@ impl Measured {
 
 /// Unit of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unit {
+pub enum CurveUnit {
     /// Misses.
     Misses,
     /// Misses / references, 0..=1.
@@ -114,35 +114,35 @@ pub enum Unit {
     Mpki(f64),
 }
 
-impl Unit {
+impl CurveUnit {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Unit::Misses => "misses",
-            Unit::Ratio => "miss ratio",
-            Unit::Mpki(_) => "MPKI",
+            CurveUnit::Misses => "misses",
+            CurveUnit::Ratio => "miss ratio",
+            CurveUnit::Mpki(_) => "MPKI",
         }
     }
 
     pub(super) fn of(self, misses: f64, references: f64) -> f64 {
         match self {
-            Unit::Misses => misses,
-            Unit::Ratio => misses / references.max(1.0),
-            Unit::Mpki(instructions) => 1000.0 * misses / instructions.max(1.0),
+            CurveUnit::Misses => misses,
+            CurveUnit::Ratio => misses / references.max(1.0),
+            CurveUnit::Mpki(instructions) => 1000.0 * misses / instructions.max(1.0),
         }
     }
 
     pub(super) fn show(self, value: f64) -> String {
         match self {
-            Unit::Misses => count(value.round() as u64),
-            Unit::Ratio => percent(value),
-            Unit::Mpki(_) => format!("{value:.2}"),
+            CurveUnit::Misses => count(value.round() as u64),
+            CurveUnit::Ratio => percent(value),
+            CurveUnit::Mpki(_) => format!("{value:.2}"),
         }
     }
 }
 
 /// A phase of a run.
 #[derive(Clone, Debug)]
-pub struct Span {
+pub struct PhaseSpan {
     /// Number of the phase, starting with 1.
     pub number: usize,
     /// Number of phases.
@@ -161,7 +161,7 @@ pub struct Span {
     pub collected: f64,
 }
 
-impl Span {
+impl PhaseSpan {
     pub(super) fn sentence(&self) -> String {
         format!(
             "phase {} of {}: {} from {} to {}, {:.2} {}, curve of {} of its references",
@@ -179,7 +179,7 @@ impl Span {
 
 /// Cost of the curves of phases, in references and seconds of engines.
 #[derive(Clone, Copy, Debug)]
-pub struct Collection {
+pub struct CollectionCost {
     /// All references.
     pub references: u64,
     /// References that went into curves.
@@ -190,7 +190,7 @@ pub struct Collection {
     pub monitoring_s: f64,
 }
 
-impl Collection {
+impl CollectionCost {
     /// Estimated seconds for curves of all references, from the seconds per collected reference.
     pub(crate) fn full_s(&self) -> f64 {
         self.collecting_s * self.references as f64 / self.collected.max(1) as f64

@@ -51,7 +51,7 @@ pub struct ProcessMemory {
 
 /// Cost of the observation.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cost {
+pub struct ObservationCost {
     /// Seconds observed.
     pub elapsed_s: f64,
     /// Processor time of memgauge in seconds.
@@ -96,10 +96,10 @@ pub struct RunningView {
     /// Each process, if there are several.
     pub processes: Vec<ProcessMemory>,
     /// Cost of the observation.
-    pub cost: Cost,
+    pub cost: ObservationCost,
 }
 
-impl Cost {
+impl ObservationCost {
     /// Last line of a report.
     pub(super) fn text(&self) -> String {
         format!(
@@ -684,10 +684,10 @@ mod tests {
             limit_bytes: Some(1 << 30),
             pages: None,
             processes: Vec::new(),
-            cost: Cost {
+            cost: ObservationCost {
                 elapsed_s: 40.0,
                 own_cpu_s: 0.2,
-                ..Cost::default()
+                ..ObservationCost::default()
             },
         }
     }

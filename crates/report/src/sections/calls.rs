@@ -6,7 +6,7 @@ use memgauge_trace::CallGraph;
 use super::{has_every, of_samples, or_none, plural};
 use crate::names::readable;
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Maximum number of functions, of paths to each, and of callers in a path.
@@ -35,7 +35,10 @@ pub(super) fn callers(summary: &Summary, style: &Style) -> String {
     if let Some(share) = tree.share_of_others() {
         note += &format!("; {} in merged call chains", units::share(share));
     }
-    let mut table = Table::new(&[("share", Kind::Number), ("function", Kind::Text)]);
+    let mut table = Table::new(&[
+        ("share", ColumnKind::Number),
+        ("function", ColumnKind::Text),
+    ]);
     for function in tree.hottest(FUNCTIONS) {
         rows(&function, &mut table, style);
     }
@@ -80,10 +83,10 @@ fn inclusive(tree: &CallTree, style: &Style) -> String {
     );
     let note = "one that calls itself counts once";
     let mut table = Table::new(&[
-        ("with calls", Kind::Number),
-        ("alone", Kind::Number),
-        ("function", Kind::Text),
-        ("module", Kind::Text),
+        ("with calls", ColumnKind::Number),
+        ("alone", ColumnKind::Number),
+        ("function", ColumnKind::Text),
+        ("module", ColumnKind::Text),
     ]);
     for row in tree.inclusive(INCLUSIVE) {
         let share = |share| or_none(share, units::share, style);

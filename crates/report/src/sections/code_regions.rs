@@ -6,7 +6,7 @@ use memgauge_analyze::{CodeRegionRow, Summary};
 
 use super::provenance;
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 pub(super) fn regions(summary: &Summary, style: &Style) -> String {
@@ -20,11 +20,15 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
         false => sampled_columns(regions, style),
     };
     let mut titles = vec![
-        ("region", Kind::Text),
-        ("entries", Kind::Number),
-        ("time", Kind::Number),
+        ("region", ColumnKind::Text),
+        ("entries", ColumnKind::Number),
+        ("time", ColumnKind::Number),
     ];
-    titles.extend(columns.iter().map(|c| (c.title.as_str(), Kind::Number)));
+    titles.extend(
+        columns
+            .iter()
+            .map(|c| (c.title.as_str(), ColumnKind::Number)),
+    );
     let mut table = Table::new(&titles);
     for region in regions.iter().take(style.rows) {
         let mut cells = vec![
@@ -53,12 +57,12 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
 }
 
 /// Text of a region's cell.
-type Cell = dyn Fn(&CodeRegionRow, &Style) -> String;
+type CellText = dyn Fn(&CodeRegionRow, &Style) -> String;
 
 /// A column of events.
 struct EventColumn {
     title: String,
-    cell: Box<Cell>,
+    cell: Box<CellText>,
 }
 
 fn count_of(region: &CodeRegionRow, event: &str) -> u64 {
@@ -143,11 +147,11 @@ pub(super) fn values(summary: &Summary, style: &Style) -> String {
         return String::new();
     }
     let mut table = Table::new(&[
-        ("value", Kind::Text),
-        ("n", Kind::Number),
-        ("min", Kind::Number),
-        ("mean", Kind::Number),
-        ("max", Kind::Number),
+        ("value", ColumnKind::Text),
+        ("n", ColumnKind::Number),
+        ("min", ColumnKind::Number),
+        ("mean", ColumnKind::Number),
+        ("max", ColumnKind::Number),
     ]);
     for value in summary.code_values.iter().take(style.rows) {
         table.row(vec![

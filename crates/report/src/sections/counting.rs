@@ -5,7 +5,7 @@ use memgauge_trace::{CounterFacts, TickFacts, UnsupportedFacts};
 
 use super::or_none;
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Width of a curve in columns.
@@ -213,12 +213,12 @@ fn table(counting: &Counting, seconds: f64, style: &Style) -> Table {
         .collect();
     let with_curve = rows.iter().any(|row| row.over_time.is_some());
     let mut columns = vec![
-        ("event", Kind::Text),
-        ("count", Kind::Number),
-        ("a second", Kind::Number),
+        ("event", ColumnKind::Text),
+        ("count", ColumnKind::Number),
+        ("a second", ColumnKind::Number),
     ];
-    columns.extend(with_curve.then_some(("over time", Kind::Label)));
-    columns.push(("", Kind::Text));
+    columns.extend(with_curve.then_some(("over time", ColumnKind::Label)));
+    columns.push(("", ColumnKind::Text));
     let mut table = Table::new(&columns);
     for row in &rows {
         let mut cells = vec![
@@ -302,10 +302,10 @@ fn curve(values: &[f64], style: &Style) -> String {
 
 fn table_of_figures(derived: &[&Derived], style: &Style) -> String {
     let mut table = Table::new(&[
-        ("figure", Kind::Label),
-        ("value", Kind::Number),
-        ("unit", Kind::Label),
-        ("from", Kind::Text),
+        ("figure", ColumnKind::Label),
+        ("value", ColumnKind::Number),
+        ("unit", ColumnKind::Label),
+        ("from", ColumnKind::Text),
     ]);
     for figure in derived {
         let formula = match style.unicode {

@@ -10,7 +10,7 @@ use super::hot::waits_for;
 use super::{or_none, plural, provenance, sorted};
 use crate::names::readable;
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 const CYCLES: &str = "cycles";
@@ -51,16 +51,20 @@ fn table(data: &DataTable, sort: Option<&SortColumn>, style: &Style) -> Table {
     let shown: Vec<&str> = DATA_KEYS.iter().chain(accesses).copied().collect();
     let extra = sorted::unless_shown(sort, &shown);
     let mut columns = vec![
-        ("share", Kind::Number),
-        ("stalled", Kind::Number),
-        ("on", Kind::Number),
-        ("LLC miss", Kind::Number),
+        ("share", ColumnKind::Number),
+        ("stalled", ColumnKind::Number),
+        ("on", ColumnKind::Number),
+        ("LLC miss", ColumnKind::Number),
     ];
-    columns.extend(accesses.iter().map(|&name| (name, Kind::Number)));
-    columns.push(("in use", Kind::Number));
+    columns.extend(accesses.iter().map(|&name| (name, ColumnKind::Number)));
+    columns.push(("in use", ColumnKind::Number));
     let title = extra.map(|column| sorted::name(column, style));
-    columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
-    columns.push(("data", Kind::Text));
+    columns.extend(
+        title
+            .iter()
+            .map(|title| (title.as_str(), ColumnKind::Number)),
+    );
+    columns.push(("data", ColumnKind::Text));
     let mut table = Table::new(&columns);
     for row in data.rows.iter().take(style.rows) {
         let mut cells = vec![or_none(row.share, units::share, style)];
@@ -221,21 +225,28 @@ pub(super) fn sites(heap: &HeapUse, order: SiteOrder<'_>, limit: usize, style: &
     let extra = sorted::unless_shown(sort, &SITE_KEYS);
     let knows_untouched = heap.untouched_bytes.is_some();
     let mut columns = vec![
-        ("at peak", Kind::Number),
-        ("not freed", Kind::Number),
-        ("allocations", Kind::Number),
-        ("bytes", Kind::Number),
-        ("lifetime", Kind::Number),
+        ("at peak", ColumnKind::Number),
+        ("not freed", ColumnKind::Number),
+        ("allocations", ColumnKind::Number),
+        ("bytes", ColumnKind::Number),
+        ("lifetime", ColumnKind::Number),
     ];
     let title = extra.map(|column| sorted::name(column, style));
-    columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
-    columns.push(("allocated by", Kind::Text));
+    columns.extend(
+        title
+            .iter()
+            .map(|title| (title.as_str(), ColumnKind::Number)),
+    );
+    columns.push(("allocated by", ColumnKind::Text));
     let is_sampled = heap.errors.is_some();
     if knows_untouched {
-        columns.insert(2, ("not used", Kind::Number));
+        columns.insert(2, ("not used", ColumnKind::Number));
     }
     if is_sampled {
-        columns.insert(1, (if style.unicode { "±" } else { "+-" }, Kind::Number));
+        columns.insert(
+            1,
+            (if style.unicode { "±" } else { "+-" }, ColumnKind::Number),
+        );
     }
     let mut table = Table::new(&columns);
     let lifetime = |site: &AllocationSite| {

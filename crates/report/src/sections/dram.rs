@@ -6,18 +6,18 @@ use super::levels::{ERROR, error};
 use super::{clock, or_none, provenance};
 use crate::plot::{self, Panel};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 pub(super) fn traffic(summary: &Summary, style: &Style) -> String {
     let dram = &summary.dram;
     let mut table = Table::new(&[
-        ("", Kind::Label),
-        ("bytes", Kind::Number),
-        ("mean GB/s", Kind::Number),
-        ("peak GB/s", Kind::Number),
-        ("peak at", Kind::Number),
-        (ERROR, Kind::Number),
+        ("", ColumnKind::Label),
+        ("bytes", ColumnKind::Number),
+        ("mean GB/s", ColumnKind::Number),
+        ("peak GB/s", ColumnKind::Number),
+        ("peak at", ColumnKind::Number),
+        (ERROR, ColumnKind::Number),
     ]);
     let mut row = |role, name: &str, bytes, mean, peak| {
         let mut cells = cells(name, bytes, mean, peak, style);

@@ -10,7 +10,7 @@ use super::heap_history;
 use super::plural;
 use crate::names::readable;
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Minimum share of the total for a call to have a line of its own.
@@ -94,16 +94,16 @@ fn calls(heap: &HeapUse, order: HeapOrder, style: &Style) -> String {
         return style.heading(&title, "none");
     }
     let mut table = Table::new(&[
-        ("share", Kind::Number),
+        ("share", ColumnKind::Number),
         (
             if order == HeapOrder::Allocations {
                 "count"
             } else {
                 "bytes"
             },
-            Kind::Number,
+            ColumnKind::Number,
         ),
-        ("function and the line of its call", Kind::Text),
+        ("function and the line of its call", ColumnKind::Text),
     ]);
     root.rows(1, root.value, order, &mut table, style);
     style.heading(&title, "outermost caller first; at most twelve calls") + &table.draw(style)

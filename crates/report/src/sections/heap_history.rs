@@ -3,9 +3,9 @@
 use memgauge_analyze::{HeapClass, HeapOverTime, HeapUse, Summary};
 
 use super::{clock, plural};
-use crate::plot::{self, Mark, Panel};
+use crate::plot::{self, ColumnMark, Panel};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 const ROW_RANGE: &str = "up to the next row";
@@ -42,7 +42,7 @@ pub(super) fn over_time(summary: &Summary, style: &Style) -> String {
         name: unit,
         role: Role::Read,
         values: &values,
-        mark: Some(Mark {
+        mark: Some(ColumnMark {
             column: column_of(history.peak_ns, history.duration_ns, columns),
             label: format!("peak at {peak}"),
         }),
@@ -149,10 +149,10 @@ fn histogram(
 ) -> Table {
     let classes = in_pairs(classes);
     let mut table = Table::new(&[
-        (title, Kind::Number),
-        ("allocations", Kind::Number),
-        ("share", Kind::Number),
-        ("", Kind::Label),
+        (title, ColumnKind::Number),
+        ("allocations", ColumnKind::Number),
+        ("share", ColumnKind::Number),
+        ("", ColumnKind::Label),
     ]);
     let all: u64 = classes.iter().map(|class| class.allocations).sum();
     let most = classes.iter().map(|class| class.allocations).max();

@@ -5,7 +5,7 @@ use memgauge_analyze::{HeatMap, HotPlace, Stretch, Summary};
 use super::sorted::rank_name;
 use super::{has_every, samples_note};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Minimum number of samples of a page or line. Those with fewer are as hot as many others.
@@ -66,9 +66,9 @@ fn places(heading: &str, places: &[HotPlace], every: bool, style: &Style) -> Str
     if places.is_empty() {
         return String::new();
     }
-    let mut columns = vec![("share", Kind::Number)];
-    columns.extend((!every).then_some(("95 % interval", Kind::Number)));
-    columns.extend([("n", Kind::Number), ("address", Kind::Number)]);
+    let mut columns = vec![("share", ColumnKind::Number)];
+    columns.extend((!every).then_some(("95 % interval", ColumnKind::Number)));
+    columns.extend([("n", ColumnKind::Number), ("address", ColumnKind::Number)]);
     let mut table = Table::new(&columns);
     for place in places {
         let (low, high) = place.interval;

@@ -8,7 +8,7 @@ use memgauge_trace::{Unit, catalogue};
 use super::{event_title, has_every, of_samples, or_none, plural, provenance, sorted};
 use crate::names::{chain, readable};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 const READ: &str = "dram.read_bytes";
@@ -18,23 +18,23 @@ const L1D: &str = "l1d.miss";
 const CYCLES: &str = "cycles";
 
 pub(super) fn functions(summary: &Summary, style: &Style) -> String {
-    let shown = Shown {
+    let table = CodeTable {
         title: "functions",
         what: "function",
-        names: [("function", Kind::Text), ("module", Kind::Text)],
+        names: [("function", ColumnKind::Text), ("module", ColumnKind::Text)],
         name: |row, style| [style.name(&function(row)), style.name(module(row))],
     };
-    shown.draw(&summary.hot.functions, summary, style)
+    table.draw(&summary.hot.functions, summary, style)
 }
 
 pub(super) fn lines(summary: &Summary, style: &Style) -> String {
-    let shown = Shown {
+    let table = CodeTable {
         title: "source lines",
         what: "line",
-        names: [("line", Kind::Path), ("function", Kind::Text)],
+        names: [("line", ColumnKind::Path), ("function", ColumnKind::Text)],
         name: |row, style| [style.name(&location(row)), style.name(&function(row))],
     };
-    shown.draw(&summary.hot.lines, summary, style)
+    table.draw(&summary.hot.lines, summary, style)
 }
 
 /// For samples only, since exact sums by instruction would repeat the lines.
@@ -43,13 +43,16 @@ pub(super) fn instructions(summary: &Summary, style: &Style) -> String {
     if hot.samples.is_none() {
         return String::new();
     }
-    let shown = Shown {
+    let table = CodeTable {
         title: "instructions",
         what: "instruction",
-        names: [("place", Kind::Path), ("function and line", Kind::Text)],
+        names: [
+            ("place", ColumnKind::Path),
+            ("function and line", ColumnKind::Text),
+        ],
         name: |row, style| [style.name(&place(row)), style.name(&function_and_line(row))],
     };
-    shown.draw(hot, summary, style)
+    table.draw(hot, summary, style)
 }
 
 fn place(row: &HotRow) -> String {
@@ -89,14 +92,14 @@ fn location(row: &HotRow) -> String {
 }
 
 /// Options for showing a table of code.
-struct Shown {
+struct CodeTable {
     title: &'static str,
     what: &'static str,
-    names: [(&'static str, Kind); 2],
+    names: [(&'static str, ColumnKind); 2],
     name: fn(&HotRow, &Style) -> [String; 2],
 }
 
-impl Shown {
+impl CodeTable {
     fn draw(&self, hot: &HotTable, summary: &Summary, style: &Style) -> String {
         let rank = style.name(&sorted::rank_name(&hot.rank));
         let sort = sorted::column(summary, &hot.rows);
@@ -130,8 +133,8 @@ impl Shown {
     fn table(&self, hot: &HotTable, rank: &str, sort: Option<&SortColumn>, style: &Style) -> Table {
         let own_column = !["dram_bytes", LLC, L1D, CYCLES].contains(&hot.rank.as_str());
         let own = |value| own_column.then_some(value);
-        let mut columns = Column::known_in(hot);
-        let sorted_by = sort.and_then(|column| Column::sorted_by(column.key(), hot));
+        let mut columns = CodeColumn::known_in(hot);
+        let sorted_by = sort.and_then(|column| CodeColumn::sorted_by(column.key(), hot));
         columns.extend(sorted_by.filter(|column| !columns.contains(column)));
         let is_estimated = hot.rows.iter().any(|row| row.share_low.is_some());
         let ends = |ends: String| is_estimated.then_some(ends);
@@ -143,7 +146,7 @@ impl Shown {
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = OtherRows::of(hot, style);
+        let rest = HiddenRows::of(hot, style);
         if rest.is_shown(sort) {
             let mut cells = vec![or_none(rest.share, units::share, style)];
             cells.extend(ends(String::new()));
@@ -171,12 +174,19 @@ impl Shown {
     ) -> Table {
         let others = other_events(hot, sort);
         let titles: Vec<String> = others.iter().map(|name| event_title(name, style)).collect();
-        let mut columns = vec![("share", Kind::Number)];
+        let mut columns = vec![("share", ColumnKind::Number)];
         if !every {
-            columns.extend([("95 % interval", Kind::Number), ("n", Kind::Number)]);
+            columns.extend([
+                ("95 % interval", ColumnKind::Number),
+                ("n", ColumnKind::Number),
+            ]);
         }
-        columns.push((events_title(&hot.rank), Kind::Number));
-        columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
+        columns.push((events_title(&hot.rank), ColumnKind::Number));
+        columns.extend(
+            titles
+                .iter()
+                .map(|title| (title.as_str(), ColumnKind::Number)),
+        );
         columns.extend(self.names);
         let mut table = Table::new(&columns);
         for row in shown_rows(hot, sort, style) {
@@ -190,7 +200,7 @@ impl Shown {
             cells.extend((self.name)(row, style));
             table.row(cells);
         }
-        let rest = OtherRows::of(hot, style);
+        let rest = HiddenRows::of(hot, style);
         if rest.is_shown(sort) {
             let mut cells = vec![or_none(rest.share, units::share, style)];
             if !every {
@@ -206,11 +216,15 @@ impl Shown {
         table
     }
 
-    fn titles(&self, rank: Option<&str>, is_estimated: bool, columns: &[Column<'_>]) -> Table {
-        let mut titles = vec![("share", Kind::Number)];
-        titles.extend(is_estimated.then_some(("95 % interval", Kind::Number)));
-        titles.extend(rank.map(|rank| (rank, Kind::Number)));
-        titles.extend(columns.iter().map(|column| (column.title(), Kind::Number)));
+    fn titles(&self, rank: Option<&str>, is_estimated: bool, columns: &[CodeColumn<'_>]) -> Table {
+        let mut titles = vec![("share", ColumnKind::Number)];
+        titles.extend(is_estimated.then_some(("95 % interval", ColumnKind::Number)));
+        titles.extend(rank.map(|rank| (rank, ColumnKind::Number)));
+        titles.extend(
+            columns
+                .iter()
+                .map(|column| (column.title(), ColumnKind::Number)),
+        );
         titles.extend(self.names);
         Table::new(&titles)
     }
@@ -235,7 +249,7 @@ fn capitalised(title: &str) -> String {
 
 /// A column besides the sort order.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Column<'a> {
+enum CodeColumn<'a> {
     Cycles,
     /// Share of the cycles that stalled.
     Stalled,
@@ -248,75 +262,75 @@ enum Column<'a> {
     Event(&'a str),
 }
 
-impl<'a> Column<'a> {
+impl<'a> CodeColumn<'a> {
     /// Columns for which the table has counts. An import may lack some.
-    fn known_in(hot: &HotTable) -> Vec<Column<'a>> {
+    fn known_in(hot: &HotTable) -> Vec<CodeColumn<'a>> {
         let rows = hot.rows.iter().map(|row| &row.counts);
         let all: Vec<&Counts> = rows.chain([&hot.others.counts]).collect();
         // If time is known, its use matters more than the bytes moved.
         let mut columns = match hot.rank == CYCLES {
             true => vec![
-                Column::Cycles,
-                Column::Stalled,
-                Column::WaitsFor,
-                Column::L1d,
-                Column::Llc,
+                CodeColumn::Cycles,
+                CodeColumn::Stalled,
+                CodeColumn::WaitsFor,
+                CodeColumn::L1d,
+                CodeColumn::Llc,
             ],
-            false => vec![Column::Dram, Column::Llc, Column::L1d],
+            false => vec![CodeColumn::Dram, CodeColumn::Llc, CodeColumn::L1d],
         };
         columns.retain(|column| all.iter().any(|counts| column.of(counts).is_some()));
         columns
     }
 
     /// The column of the sort key. `None` if the table always shows it.
-    fn sorted_by(key: &'a str, hot: &HotTable) -> Option<Column<'a>> {
+    fn sorted_by(key: &'a str, hot: &HotTable) -> Option<CodeColumn<'a>> {
         Some(match key {
-            "stalled_cycles" => Column::Stalled,
-            "dram_bytes" => Column::Dram,
-            CYCLES => Column::Cycles,
-            LLC => Column::Llc,
-            L1D => Column::L1d,
+            "stalled_cycles" => CodeColumn::Stalled,
+            "dram_bytes" => CodeColumn::Dram,
+            CYCLES => CodeColumn::Cycles,
+            LLC => CodeColumn::Llc,
+            L1D => CodeColumn::L1d,
             // The table's order has a column already.
             event if event == hot.rank => return None,
             event => {
                 let mut rows = hot.rows.iter();
                 rows.find(|row| row.counts.contains_key(event))?;
-                Column::Event(event)
+                CodeColumn::Event(event)
             }
         })
     }
 
     fn title(self) -> &'a str {
         match self {
-            Column::Cycles => "cycles",
-            Column::Stalled => "stalled",
-            Column::WaitsFor => "on",
-            Column::Dram => "DRAM",
-            Column::Llc => "LLC miss",
-            Column::L1d => "L1D miss",
-            Column::Event(event) => event,
+            CodeColumn::Cycles => "cycles",
+            CodeColumn::Stalled => "stalled",
+            CodeColumn::WaitsFor => "on",
+            CodeColumn::Dram => "DRAM",
+            CodeColumn::Llc => "LLC miss",
+            CodeColumn::L1d => "L1D miss",
+            CodeColumn::Event(event) => event,
         }
     }
 
     fn of(self, counts: &Counts) -> Option<u64> {
         let get = |name: &str| counts.get(name).copied();
         match self {
-            Column::Dram => match (get(READ), get(WRITE)) {
+            CodeColumn::Dram => match (get(READ), get(WRITE)) {
                 (None, None) => None,
                 (read, write) => Some(read.unwrap_or(0).saturating_add(write.unwrap_or(0))),
             },
-            Column::Cycles => get(CYCLES),
-            Column::Stalled | Column::WaitsFor => get(CYCLES).and(stalled(counts)),
-            Column::Llc => get(LLC),
-            Column::L1d => get(L1D),
-            Column::Event(event) => get(event),
+            CodeColumn::Cycles => get(CYCLES),
+            CodeColumn::Stalled | CodeColumn::WaitsFor => get(CYCLES).and(stalled(counts)),
+            CodeColumn::Llc => get(LLC),
+            CodeColumn::L1d => get(L1D),
+            CodeColumn::Event(event) => get(event),
         }
     }
 
     /// Share of the column's total. A column without a sum shows the row's own text.
     fn share(self, counts: &Counts, totals: &Counts) -> String {
         match (self, self.of(totals)) {
-            (Column::Stalled | Column::WaitsFor, _) => self.cell(counts),
+            (CodeColumn::Stalled | CodeColumn::WaitsFor, _) => self.cell(counts),
             (_, Some(total)) if total > 0 => {
                 units::share(self.of(counts).unwrap_or(0) as f64 / total as f64)
             }
@@ -327,14 +341,16 @@ impl<'a> Column<'a> {
     fn cell(self, counts: &Counts) -> String {
         let value = self.of(counts).unwrap_or(0);
         match self {
-            Column::Dram => units::bytes(value),
-            Column::Stalled => match counts.get(CYCLES) {
+            CodeColumn::Dram => units::bytes(value),
+            CodeColumn::Stalled => match counts.get(CYCLES) {
                 Some(&cycles) if cycles > 0 => units::share(value as f64 / cycles as f64),
                 _ => String::new(),
             },
-            Column::WaitsFor => waits_for(counts).unwrap_or_default().to_owned(),
-            Column::Event(event) if Unit::of_event(event) == Unit::Bytes => units::bytes(value),
-            Column::Cycles | Column::Llc | Column::L1d | Column::Event(_) => units::count(value),
+            CodeColumn::WaitsFor => waits_for(counts).unwrap_or_default().to_owned(),
+            CodeColumn::Event(event) if Unit::of_event(event) == Unit::Bytes => units::bytes(value),
+            CodeColumn::Cycles | CodeColumn::Llc | CodeColumn::L1d | CodeColumn::Event(_) => {
+                units::count(value)
+            }
         }
     }
 }
@@ -426,14 +442,14 @@ fn interval(low: Option<f64>, high: Option<f64>, style: &Style) -> String {
     }
 }
 
-fn numbers(value: Option<u64>, counts: &Counts, columns: &[Column<'_>]) -> Vec<String> {
+fn numbers(value: Option<u64>, counts: &Counts, columns: &[CodeColumn<'_>]) -> Vec<String> {
     let mut cells: Vec<String> = value.map(units::count).into_iter().collect();
     cells.extend(columns.iter().map(|column| column.cell(counts)));
     cells
 }
 
 /// Sums of the rows that are not shown.
-struct OtherRows {
+struct HiddenRows {
     rows: u64,
     places: u64,
     value: u64,
@@ -441,7 +457,7 @@ struct OtherRows {
     counts: Counts,
 }
 
-impl OtherRows {
+impl HiddenRows {
     fn of(hot: &HotTable, style: &Style) -> Self {
         let hidden = hot.rows.get(style.rows..).unwrap_or_default();
         let mut counts = hot.others.counts.clone();
@@ -451,7 +467,7 @@ impl OtherRows {
         }
         let hidden_value: u64 = hidden.iter().map(|row| row.value).sum();
         let value = hidden_value.saturating_add(hot.others.value);
-        OtherRows {
+        HiddenRows {
             rows: hot.others.rows + hidden.len() as u64,
             places: hot.others.unresolved_places,
             value,

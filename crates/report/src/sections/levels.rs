@@ -5,19 +5,19 @@ use memgauge_trace::{CacheGeometry, EstimatedFacts, MachineFacts, TlbGeometry, U
 
 use super::{or_none, provenance};
 use crate::style::Style;
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 pub(super) fn levels(summary: &Summary, style: &Style) -> String {
     let mut table = Table::new(&[
-        ("", Kind::Label),
-        ("size", Kind::Number),
-        ("ways", Kind::Number),
-        ("look-ups", Kind::Number),
-        ("misses", Kind::Number),
-        ("miss ratio", Kind::Number),
-        ("MPKI", Kind::Number),
-        (ERROR, Kind::Number),
+        ("", ColumnKind::Label),
+        ("size", ColumnKind::Number),
+        ("ways", ColumnKind::Number),
+        ("look-ups", ColumnKind::Number),
+        ("misses", ColumnKind::Number),
+        ("miss ratio", ColumnKind::Number),
+        ("MPKI", ColumnKind::Number),
+        (ERROR, ColumnKind::Number),
     ]);
     for level in &summary.levels {
         let mut cells = row(level, summary.recording.machine.as_ref(), style);

@@ -4,7 +4,7 @@ use memgauge_analyze::{PythonRow, Summary, file_name};
 
 use super::{or_none, plural, provenance, sorted};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// With a smaller share of the cycles, a program merely starts Python at times.
@@ -32,17 +32,24 @@ pub(super) fn lines(summary: &Summary, style: &Style) -> String {
     let is_sampled = summary.recording.machine.is_none();
     let shown: Vec<&str> = KEYS.into_iter().chain([&*python.rank]).collect();
     let extra = sorted::unless_shown(sort, &shown);
-    let mut columns = vec![("share", Kind::Number), (&*python.rank, Kind::Number)];
+    let mut columns = vec![
+        ("share", ColumnKind::Number),
+        (&*python.rank, ColumnKind::Number),
+    ];
     if !is_sampled {
         columns.extend([
-            ("stalled", Kind::Number),
-            ("L1D miss", Kind::Number),
-            ("LLC miss", Kind::Number),
+            ("stalled", ColumnKind::Number),
+            ("L1D miss", ColumnKind::Number),
+            ("LLC miss", ColumnKind::Number),
         ]);
     }
     let title = extra.map(|column| sorted::name(column, style));
-    columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
-    columns.extend([("line", Kind::Path), ("function", Kind::Text)]);
+    columns.extend(
+        title
+            .iter()
+            .map(|title| (title.as_str(), ColumnKind::Number)),
+    );
+    columns.extend([("line", ColumnKind::Path), ("function", ColumnKind::Text)]);
     let mut table = Table::new(&columns);
     for row in python.lines.iter().take(style.rows) {
         let number = |event: &str| row.counts.get(event).copied().unwrap_or(0);

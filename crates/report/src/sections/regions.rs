@@ -6,7 +6,7 @@ use super::hot::events_title;
 use super::sorted::rank_name;
 use super::{has_every, of_samples, or_none, plural, sorted, with_provenance};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Minimum number of samples for the preferred event's table.
@@ -29,7 +29,7 @@ pub(super) fn regions(summary: &Summary, style: &Style) -> String {
         let sentence = gap_in_words(gap, style);
         style.paint_lines(Role::Warning, &style.wrap(&sentence, 2))
     });
-    let shown = Columns {
+    let shown = RegionColumns {
         every: has_every(summary, &regions.event),
         processes: summary.processes.len() > 1,
         // Only the start has no column.
@@ -82,7 +82,7 @@ fn note(regions: &RegionTable, summary: &Summary) -> String {
 
 /// Columns of a table.
 #[derive(Clone, Copy)]
-struct Columns {
+struct RegionColumns {
     /// True if every event was recorded, so that there is no interval and each event is a sample.
     every: bool,
     processes: bool,
@@ -90,15 +90,15 @@ struct Columns {
     start: bool,
 }
 
-fn table(regions: &RegionTable, shown: Columns, style: &Style) -> Table {
-    let mut columns = vec![("share", Kind::Number)];
-    columns.extend((!shown.every).then_some(("95 % interval", Kind::Number)));
-    columns.push((events_title(&regions.event), Kind::Number));
-    columns.extend((!shown.every).then_some(("n", Kind::Number)));
-    columns.push(("size", Kind::Number));
-    columns.extend(shown.start.then_some(("start", Kind::Number)));
-    columns.extend(shown.processes.then_some(("pid", Kind::Number)));
-    columns.push(("region", Kind::Text));
+fn table(regions: &RegionTable, shown: RegionColumns, style: &Style) -> Table {
+    let mut columns = vec![("share", ColumnKind::Number)];
+    columns.extend((!shown.every).then_some(("95 % interval", ColumnKind::Number)));
+    columns.push((events_title(&regions.event), ColumnKind::Number));
+    columns.extend((!shown.every).then_some(("n", ColumnKind::Number)));
+    columns.push(("size", ColumnKind::Number));
+    columns.extend(shown.start.then_some(("start", ColumnKind::Number)));
+    columns.extend(shown.processes.then_some(("pid", ColumnKind::Number)));
+    columns.push(("region", ColumnKind::Text));
     let mut table = Table::new(&columns);
     for region in regions.rows.iter().take(style.rows) {
         table.row(row(region, &regions.event, shown, style));
@@ -109,7 +109,7 @@ fn table(regions: &RegionTable, shown: Columns, style: &Style) -> Table {
     table
 }
 
-fn row(region: &RegionRow, event: &str, shown: Columns, style: &Style) -> Vec<String> {
+fn row(region: &RegionRow, event: &str, shown: RegionColumns, style: &Style) -> Vec<String> {
     let mut cells = vec![or_none(region.share, units::share, style)];
     cells.extend((!shown.every).then(|| interval(region, style)));
     cells.push(units::events(event, region.events, style));
@@ -132,7 +132,7 @@ fn interval(region: &RegionRow, style: &Style) -> String {
     }
 }
 
-fn other_rows(regions: &RegionTable, shown: Columns, style: &Style) -> Option<Vec<String>> {
+fn other_rows(regions: &RegionTable, shown: RegionColumns, style: &Style) -> Option<Vec<String>> {
     let hidden = regions.rows.get(style.rows..).unwrap_or_default();
     let rows = regions.other_rows + hidden.len() as u64;
     let events = regions.other_events + hidden.iter().map(|r| r.events).sum::<u64>();

@@ -5,7 +5,7 @@ use memgauge_trace::{DerivationFacts, OverheadFacts, PebsFacts};
 
 use super::or_none;
 use crate::style::Style;
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Minimum number of records per interrupt to mention batching.
@@ -74,13 +74,13 @@ fn shares(found: &DerivationFacts) -> [(&'static str, u64); 7] {
 
 fn events(events: &[SampledEvent], style: &Style) -> Table {
     let mut table = Table::new(&[
-        ("samples", Kind::Number),
-        ("with address", Kind::Number),
-        ("stand for", Kind::Number),
-        ("counted", Kind::Number),
-        ("lost", Kind::Number),
-        ("throttled", Kind::Number),
-        ("event", Kind::Text),
+        ("samples", ColumnKind::Number),
+        ("with address", ColumnKind::Number),
+        ("stand for", ColumnKind::Number),
+        ("counted", ColumnKind::Number),
+        ("lost", ColumnKind::Number),
+        ("throttled", ColumnKind::Number),
+        ("event", ColumnKind::Text),
     ]);
     let count = |n: Option<u64>| or_none(n, units::count, style);
     for e in events {
@@ -100,10 +100,10 @@ fn events(events: &[SampledEvent], style: &Style) -> Table {
 fn sources_table(sampling: &SamplingResults, style: &Style) -> Table {
     let all: u64 = sampling.sources.iter().map(|s| s.samples).sum();
     let mut table = Table::new(&[
-        ("share", Kind::Number),
-        ("n", Kind::Number),
-        ("latency", Kind::Number),
-        ("data from", Kind::Text),
+        ("share", ColumnKind::Number),
+        ("n", ColumnKind::Number),
+        ("latency", ColumnKind::Number),
+        ("data from", ColumnKind::Text),
     ]);
     for source in &sampling.sources {
         // An access never takes 0 cycles, so the event's samples have no latencies.

@@ -6,7 +6,7 @@ use memgauge_analyze::{
 
 use super::{plural, provenance};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Lines that are listed, and accesses of each.
@@ -62,15 +62,15 @@ fn table(sharing: &SharedLines, style: &Style) -> Table {
     let mut table = Table::new(&[
         (
             if is_estimate { "latency" } else { "stalled" },
-            Kind::Number,
+            ColumnKind::Number,
         ),
-        ("HITM", Kind::Number),
-        ("false", Kind::Number),
-        ("true", Kind::Number),
-        ("threads", Kind::Number),
-        ("loads", Kind::Number),
-        ("stores", Kind::Number),
-        ("line, and code that accesses it", Kind::Text),
+        ("HITM", ColumnKind::Number),
+        ("false", ColumnKind::Number),
+        ("true", ColumnKind::Number),
+        ("threads", ColumnKind::Number),
+        ("loads", ColumnKind::Number),
+        ("stores", ColumnKind::Number),
+        ("line, and code that accesses it", ColumnKind::Text),
     ]);
     let least = misses(&sharing.totals) as f64 * LEAST_SHARE;
     let least_samples = sharing.totals.samples as f64 * LEAST_SHARE;

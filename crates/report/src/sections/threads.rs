@@ -6,7 +6,7 @@ use memgauge_analyze::{Counts, ProcessRow, SortColumn, Summary, ThreadRow, file_
 
 use super::{event_title, has_all, of_samples, plural, provenance, sorted};
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 pub(super) fn threads(summary: &Summary, style: &Style) -> String {
@@ -19,10 +19,10 @@ pub(super) fn threads(summary: &Summary, style: &Style) -> String {
     if !summary.threads.iter().any(|t| tells(&t.counts)) {
         return String::new();
     }
-    let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
+    let ids = [("pid", ColumnKind::Number), ("tid", ColumnKind::Number)];
     let waits = summary.threads.iter().any(|t| t.idle_ns.is_some());
     let sort = sorted::column(summary, &summary.threads);
-    let shown = Shown {
+    let shown = ThreadColumns {
         waits,
         extra: sorted::unless_shown(sort, &KEYS),
     };
@@ -48,10 +48,10 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
     if !summary.processes.iter().any(|p| tells(&p.counts)) {
         return String::new();
     }
-    let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
+    let ids = [("pid", ColumnKind::Number), ("threads", ColumnKind::Number)];
     let waits = summary.processes.iter().any(|p| p.idle_ns.is_some());
     let sort = sorted::column(summary, &summary.processes);
-    let shown = Shown {
+    let shown = ThreadColumns {
         waits,
         extra: sorted::unless_shown(sort, &KEYS),
     };
@@ -72,7 +72,7 @@ pub(super) fn processes(summary: &Summary, style: &Style) -> String {
 
 /// Samples by thread, since native sources know little else about threads.
 fn sampled_threads(summary: &Summary, style: &Style) -> String {
-    let ids = [("pid", Kind::Number), ("tid", Kind::Number)];
+    let ids = [("pid", ColumnKind::Number), ("tid", ColumnKind::Number)];
     let rows = summary.threads.iter().filter(|t| t.samples > 0);
     let rows = rows.map(|t| {
         let ids = [t.pid.0.to_string(), t.tid.0.to_string()];
@@ -87,7 +87,7 @@ fn sampled_threads(summary: &Summary, style: &Style) -> String {
 }
 
 fn sampled_processes(summary: &Summary, style: &Style) -> String {
-    let ids = [("pid", Kind::Number), ("threads", Kind::Number)];
+    let ids = [("pid", ColumnKind::Number), ("threads", ColumnKind::Number)];
     let rows = summary.processes.iter().filter(|p| p.samples > 0);
     let rows = rows.map(|p| {
         let ids = [p.pid.0.to_string(), p.threads.to_string()];
@@ -106,7 +106,7 @@ fn sampled_processes(summary: &Summary, style: &Style) -> String {
 }
 
 /// IDs, samples, counts, program.
-type Sampled<'a> = ([String; 2], u64, &'a Counts, &'a str);
+type SampledThreadRow<'a> = ([String; 2], u64, &'a Counts, &'a str);
 
 /// Maximum number of events with a column.
 const EVENTS: usize = 3;
@@ -121,8 +121,8 @@ struct SampledHeading<'a> {
 
 fn sampled(
     heading: &SampledHeading<'_>,
-    ids: &[(&str, Kind)],
-    rows: &[Sampled<'_>],
+    ids: &[(&str, ColumnKind)],
+    rows: &[SampledThreadRow<'_>],
     style: &Style,
 ) -> String {
     let all: u64 = rows.iter().map(|row| row.1).sum();
@@ -135,9 +135,13 @@ fn sampled(
     names.truncate(EVENTS);
     let titles: Vec<String> = names.iter().map(|name| event_title(name, style)).collect();
     let mut columns = ids.to_vec();
-    columns.extend([("share", Kind::Number), ("n", Kind::Number)]);
-    columns.extend(titles.iter().map(|title| (title.as_str(), Kind::Number)));
-    columns.push(("program", Kind::Text));
+    columns.extend([("share", ColumnKind::Number), ("n", ColumnKind::Number)]);
+    columns.extend(
+        titles
+            .iter()
+            .map(|title| (title.as_str(), ColumnKind::Number)),
+    );
+    columns.push(("program", ColumnKind::Text));
     let mut table = Table::new(&columns);
     for (ids, n, counts, program) in rows.iter().take(style.rows) {
         let mut cells = ids.to_vec();
@@ -195,7 +199,7 @@ const KEYS: [&str; 10] = [
 
 /// Columns that not every table has.
 #[derive(Clone, Copy)]
-struct Shown<'a> {
+struct ThreadColumns<'a> {
     /// True if the waiting time is known.
     waits: bool,
     /// A further column by which rows are sorted.
@@ -203,21 +207,25 @@ struct Shown<'a> {
 }
 
 /// A table of threads or processes.
-fn table(ids: &[(&str, Kind); 2], shown: Shown<'_>, style: &Style) -> Table {
+fn table(ids: &[(&str, ColumnKind); 2], shown: ThreadColumns<'_>, style: &Style) -> Table {
     let numbers = ["instr.", "L1D miss", "LLC miss", "DRAM"];
     let mut columns = ids.to_vec();
-    columns.push(("run time", Kind::Number));
+    columns.push(("run time", ColumnKind::Number));
     if shown.waits {
-        columns.push(("idle", Kind::Number));
+        columns.push(("idle", ColumnKind::Number));
     }
-    columns.extend(numbers.map(|title| (title, Kind::Number)));
+    columns.extend(numbers.map(|title| (title, ColumnKind::Number)));
     let title = shown.extra.map(|column| sorted::name(column, style));
-    columns.extend(title.iter().map(|title| (title.as_str(), Kind::Number)));
-    columns.push(("program", Kind::Text));
+    columns.extend(
+        title
+            .iter()
+            .map(|title| (title.as_str(), ColumnKind::Number)),
+    );
+    columns.push(("program", ColumnKind::Text));
     Table::new(&columns)
 }
 
-fn thread_row(thread: &ThreadRow, shown: Shown<'_>, style: &Style) -> Vec<String> {
+fn thread_row(thread: &ThreadRow, shown: ThreadColumns<'_>, style: &Style) -> Vec<String> {
     let mut cells = vec![thread.pid.0.to_string(), thread.tid.0.to_string()];
     cells.extend(numbers(
         thread.run_ns,
@@ -234,7 +242,7 @@ fn thread_row(thread: &ThreadRow, shown: Shown<'_>, style: &Style) -> Vec<String
     cells
 }
 
-fn process_row(process: &ProcessRow, shown: Shown<'_>, style: &Style) -> Vec<String> {
+fn process_row(process: &ProcessRow, shown: ThreadColumns<'_>, style: &Style) -> Vec<String> {
     let mut cells = vec![process.pid.0.to_string(), process.threads.to_string()];
     cells.extend(numbers(
         process.run_ns,
@@ -252,7 +260,7 @@ fn process_row(process: &ProcessRow, shown: Shown<'_>, style: &Style) -> Vec<Str
 }
 
 /// Cell of the waiting time, if the column exists.
-fn idle(idle_ns: Option<u64>, shown: Shown<'_>) -> Option<u64> {
+fn idle(idle_ns: Option<u64>, shown: ThreadColumns<'_>) -> Option<u64> {
     shown.waits.then(|| idle_ns.unwrap_or(0))
 }
 
@@ -275,7 +283,7 @@ fn add_remainder<'a>(
     sums: impl Iterator<Item = (u64, Option<u64>, &'a Counts)>,
     rows: usize,
     what: &str,
-    shown: Shown<'_>,
+    shown: ThreadColumns<'_>,
     style: &Style,
 ) {
     if rows == 0 {

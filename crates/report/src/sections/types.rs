@@ -5,7 +5,7 @@ use memgauge_analyze::{Counts, MemberRow, Summary, TypeRow, TypeTable};
 use super::{or_none, plural, provenance};
 use crate::names::readable;
 use crate::style::{Role, Style};
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 /// Types that are listed, and members of each.
@@ -39,13 +39,13 @@ pub(super) fn types(summary: &Summary, style: &Style) -> String {
 
 fn table(types: &TypeTable, style: &Style) -> Table {
     let mut table = Table::new(&[
-        ("share", Kind::Number),
-        ("stalled", Kind::Number),
-        ("L1D miss", Kind::Number),
-        ("LLC miss", Kind::Number),
-        ("loads", Kind::Number),
-        ("stores", Kind::Number),
-        ("type, and its members", Kind::Text),
+        ("share", ColumnKind::Number),
+        ("stalled", ColumnKind::Number),
+        ("L1D miss", ColumnKind::Number),
+        ("LLC miss", ColumnKind::Number),
+        ("loads", ColumnKind::Number),
+        ("stores", ColumnKind::Number),
+        ("type, and its members", ColumnKind::Text),
     ]);
     let stalled = get(&types.totals, "cycles");
     let cells = |counts: &Counts, name: String| {

@@ -4,7 +4,7 @@ use memgauge_analyze::{Changed, Summary, WhatIf};
 
 use super::time_use::words;
 use crate::style::Style;
-use crate::table::{Kind, Table};
+use crate::table::{ColumnKind, Table};
 use crate::units;
 
 pub(super) fn what_if(summary: &Summary, style: &Style) -> String {
@@ -60,10 +60,10 @@ fn caution(row: &WhatIf) -> Option<String> {
 /// Changes by falling gain.
 fn table(mut rows: Vec<&WhatIf>, title: &str, summary: &Summary, style: &Style) -> Table {
     let mut table = Table::new(&[
-        ("time", Kind::Number),
-        ("difference", Kind::Number),
-        ("largest part of it", Kind::Text),
-        (title, Kind::Text),
+        ("time", ColumnKind::Number),
+        ("difference", ColumnKind::Number),
+        ("largest part of it", ColumnKind::Text),
+        (title, ColumnKind::Text),
     ]);
     rows.sort_by(|a, b| a.relative.total_cmp(&b.relative));
     let hz = summary.recording.machine.as_ref();
