@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::http::{Parsed, Request, parse};
+use crate::http::{ParsedRequest, Request, parse};
 use crate::refusal::Refusal;
 
 /// Timeout for the rest of a request that has started, and for a client to read an answer.
@@ -65,12 +65,12 @@ impl<S: Read + Write + AsFd> Connection<S> {
             }
             if self.unread.len() >= needed {
                 match parse(&self.unread) {
-                    Parsed::Complete(request, length) => {
+                    ParsedRequest::Complete(request, length) => {
                         self.unread.drain(..length);
                         return Ok(Incoming::Request(request));
                     }
-                    Parsed::Bad(refusal) => return Ok(Incoming::Bad(refusal)),
-                    Parsed::Partial {
+                    ParsedRequest::Bad(refusal) => return Ok(Incoming::Bad(refusal)),
+                    ParsedRequest::Partial {
                         at_least,
                         expects_continue,
                     } => {

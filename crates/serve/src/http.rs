@@ -47,7 +47,7 @@ impl Request {
 
 /// Result of parsing the bytes so far.
 #[derive(Debug)]
-pub enum Parsed {
+pub enum ParsedRequest {
     /// An incomplete request.
     Partial {
         /// Minimum size of the request in bytes.
@@ -62,35 +62,35 @@ pub enum Parsed {
 }
 
 /// Parses the request at the start of `bytes`. Never panics.
-pub fn parse(bytes: &[u8]) -> Parsed {
+pub fn parse(bytes: &[u8]) -> ParsedRequest {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
     let length = match head.parse(bytes) {
         Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
         Ok(httparse::Status::Partial) if bytes.len() <= MAX_HEAD_BYTES => {
             let at_least = bytes.len() + 1;
-            return Parsed::Partial {
+            return ParsedRequest::Partial {
                 at_least,
                 expects_continue: false,
             };
         }
-        Ok(_) => return Parsed::Bad(head_too_large()),
-        Err(httparse::Error::TooManyHeaders) => return Parsed::Bad(head_too_large()),
-        Err(httparse::Error::Version) => return Parsed::Bad(unsupported_version()),
+        Ok(_) => return ParsedRequest::Bad(head_too_large()),
+        Err(httparse::Error::TooManyHeaders) => return ParsedRequest::Bad(head_too_large()),
+        Err(httparse::Error::Version) => return ParsedRequest::Bad(unsupported_version()),
         Err(why) => {
             let why = format!("failed to read the request: {why}; use HTTP/1.1");
-            return Parsed::Bad(Refusal::bad(why));
+            return ParsedRequest::Bad(Refusal::bad(why));
         }
     };
     match parse_head(&head) {
-        Err(refusal) => Parsed::Bad(refusal),
-        Ok((request, body)) if bytes.len() - length < body => Parsed::Partial {
+        Err(refusal) => ParsedRequest::Bad(refusal),
+        Ok((request, body)) if bytes.len() - length < body => ParsedRequest::Partial {
             at_least: length + body,
             expects_continue: request.expects_continue && bytes.len() == length,
         },
         Ok((mut request, body)) => {
             request.body = bytes[length..length + body].to_vec();
-            Parsed::Complete(request, length + body)
+            ParsedRequest::Complete(request, length + body)
         }
     }
 }
@@ -300,14 +300,14 @@ mod tests {
 
     fn status(bytes: &[u8]) -> u16 {
         match parse(bytes) {
-            Parsed::Bad(refusal) => refusal.status,
+            ParsedRequest::Bad(refusal) => refusal.status,
             other => panic!("{other:?}"),
         }
     }
 
     fn complete(bytes: &[u8]) -> (Request, usize) {
         match parse(bytes) {
-            Parsed::Complete(request, length) => (request, length),
+            ParsedRequest::Complete(request, length) => (request, length),
             other => panic!("{other:?}"),
         }
     }
@@ -336,7 +336,7 @@ mod tests {
         let bytes = b"POST / HTTP/1.1\r\nContent-Length: 5\r\nConnection: Close\r\n\r\n12345";
         for end in 0..bytes.len() {
             match parse(&bytes[..end]) {
-                Parsed::Partial { at_least, .. } => {
+                ParsedRequest::Partial { at_least, .. } => {
                     assert!((end + 1..=bytes.len()).contains(&at_least))
                 }
                 other => panic!("{end}: {other:?}"),
@@ -420,17 +420,17 @@ mod tests {
             more in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
             match parse(&bytes) {
-                Parsed::Partial { at_least, .. } => {
+                ParsedRequest::Partial { at_least, .. } => {
                     prop_assert!(at_least > bytes.len());
                     prop_assert!(at_least <= MAX_HEAD_BYTES + MAX_BODY_BYTES + 1);
                 }
-                Parsed::Complete(request, length) => {
+                ParsedRequest::Complete(request, length) => {
                     prop_assert!(length <= bytes.len());
                     let mut longer = bytes.clone();
                     longer.extend(more);
                     prop_assert_eq!(complete(&longer), (request, length));
                 }
-                Parsed::Bad(refusal) => prop_assert!(refusal.status >= 400),
+                ParsedRequest::Bad(refusal) => prop_assert!(refusal.status >= 400),
             }
         }
     }

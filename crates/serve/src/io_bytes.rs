@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::metrics::{Families, Metric};
+use crate::metrics::{Families, MetricDefinition};
 
 /// Bytes that a command must move through a device to get a series of its own.
 const MIN_SERIES_BYTES: u64 = 1 << 20;
@@ -50,13 +50,13 @@ pub trait IoSource: Send {
     fn losses(&mut self) -> Vec<(String, u64)>;
 }
 
-type Series = BTreeMap<(String, String), [u64; 2]>;
+type IoByteSeries = BTreeMap<(String, String), [u64; 2]>;
 
 /// Sums since the start.
 #[derive(Debug, Default)]
 struct ByteSums {
     /// By device and command.
-    commands: Series,
+    commands: IoByteSeries,
     /// Bytes of commands without a series, by device and command.
     pending: BTreeMap<(String, String), u64>,
     devices: BTreeMap<String, [u64; 2]>,
@@ -156,18 +156,30 @@ impl IoBytes {
             both(vec![("command", command), ("device", device)], *bytes)
         });
         let help = "Bytes that processes of a command moved through a device.";
-        families.add(Metric::counter("memgauge_io_bytes", help), commands);
+        families.add(
+            MetricDefinition::counter("memgauge_io_bytes", help),
+            commands,
+        );
         let devices = self.sums.devices.iter();
         let devices =
             devices.flat_map(|(device, bytes)| both(vec![("device", device.clone())], *bytes));
         let help = "Bytes that a device moved, by its own count.";
-        families.add(Metric::counter("memgauge_io_device_bytes", help), devices);
+        families.add(
+            MetricDefinition::counter("memgauge_io_device_bytes", help),
+            devices,
+        );
         let losses = self.source.losses().into_iter();
         let losses = losses.map(|(kind, count)| (vec![("kind", kind)], count));
         let help = "Requests and packets of no known process, by kind.";
-        families.add(Metric::counter("memgauge_io_losses", help), losses);
+        families.add(
+            MetricDefinition::counter("memgauge_io_losses", help),
+            losses,
+        );
         let help = "Times the accounts of I/O could not be read.";
-        families.add_single(Metric::counter("memgauge_io_failures", help), self.failures);
+        families.add_single(
+            MetricDefinition::counter("memgauge_io_failures", help),
+            self.failures,
+        );
     }
 }
 
@@ -204,7 +216,7 @@ mod tests {
     #[test]
     fn number_of_series_is_bounded_and_sums_never_fall() {
         let mut sums = ByteSums::default();
-        let (mut all, mut moved) = (0, Series::new());
+        let (mut all, mut moved) = (0, IoByteSeries::new());
         for n in 0..10_000u64 {
             let bytes = [n % 3 * MIN_SERIES_BYTES, 1];
             all += bytes[0] + bytes[1];

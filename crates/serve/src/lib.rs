@@ -24,15 +24,15 @@ pub use bodies::{
     Totals, WhenFullName,
 };
 pub use client::Client;
-pub use http::{Parsed, Request, Response, parse};
+pub use http::{ParsedRequest, Request, Response, parse};
 pub use io_bytes::{IoSource, IoTransfer};
-pub use metrics::{Family, Kind, Labels, Value};
+pub use metrics::{Family, Labels, MetricKind, MetricValue};
 pub use page_server::{PageContent, PageRequest, PageServer};
 pub use profilers::Limits;
 pub use programs::{NewProgram, ProgramSource};
 pub use push::{Push, ReportOutcome, SendMetrics};
 pub use refusal::{KINDS, Refusal};
-pub use rights::{Peer, Policy, Rights, group};
+pub use rights::{AccessPolicy, Peer, Rights, group};
 pub use routes::{Operation, ROUTES, Route};
 pub use server::{Setup, serve};
 pub use service::{OPENAPI, parameters};

@@ -19,7 +19,7 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Never decreases.
     Counter,
     /// Goes up and down.
@@ -31,28 +31,28 @@ pub type Labels = Vec<(&'static str, String)>;
 
 /// Value of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub enum MetricValue {
     /// A count.
     Count(u64),
     /// Seconds.
     Seconds(f64),
 }
 
-impl From<u64> for Value {
-    fn from(count: u64) -> Value {
-        Value::Count(count)
+impl From<u64> for MetricValue {
+    fn from(count: u64) -> MetricValue {
+        MetricValue::Count(count)
     }
 }
 
-impl From<usize> for Value {
-    fn from(count: usize) -> Value {
-        Value::Count(count as u64)
+impl From<usize> for MetricValue {
+    fn from(count: usize) -> MetricValue {
+        MetricValue::Count(count as u64)
     }
 }
 
-impl From<f64> for Value {
-    fn from(seconds: f64) -> Value {
-        Value::Seconds(seconds)
+impl From<f64> for MetricValue {
+    fn from(seconds: f64) -> MetricValue {
+        MetricValue::Seconds(seconds)
     }
 }
 
@@ -62,18 +62,18 @@ pub struct Family {
     /// Name, without `_total` for a counter.
     pub name: &'static str,
     /// Type of the metric.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Meaning, in one sentence.
     pub help: &'static str,
     /// Labels and value of each sample.
-    pub samples: Vec<(Labels, Value)>,
+    pub samples: Vec<(Labels, MetricValue)>,
 }
 
 impl Family {
     fn write(&self, text: &mut String) {
         let (word, suffix) = match self.kind {
-            Kind::Counter => ("counter", "_total"),
-            Kind::Gauge => ("gauge", ""),
+            MetricKind::Counter => ("counter", "_total"),
+            MetricKind::Gauge => ("gauge", ""),
         };
         let name = self.name;
         // Writing to a String cannot fail.
@@ -88,8 +88,8 @@ impl Family {
                 false => format!("{{{}}}", labels.join(",")),
             };
             let _ = match value {
-                Value::Count(count) => writeln!(text, "{name}{suffix}{labels} {count}"),
-                Value::Seconds(seconds) => writeln!(text, "{name}{suffix}{labels} {seconds}"),
+                MetricValue::Count(count) => writeln!(text, "{name}{suffix}{labels} {count}"),
+                MetricValue::Seconds(seconds) => writeln!(text, "{name}{suffix}{labels} {seconds}"),
             };
         }
     }
@@ -97,21 +97,21 @@ impl Family {
 
 /// Definition of a metric. The name is without `_total`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Metric {
+pub(crate) struct MetricDefinition {
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
 }
 
-impl Metric {
-    pub(crate) const fn counter(name: &'static str, help: &'static str) -> Metric {
-        let kind = Kind::Counter;
-        Metric { name, kind, help }
+impl MetricDefinition {
+    pub(crate) const fn counter(name: &'static str, help: &'static str) -> MetricDefinition {
+        let kind = MetricKind::Counter;
+        MetricDefinition { name, kind, help }
     }
 
-    pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Metric {
-        let kind = Kind::Gauge;
-        Metric { name, kind, help }
+    pub(crate) const fn gauge(name: &'static str, help: &'static str) -> MetricDefinition {
+        let kind = MetricKind::Gauge;
+        MetricDefinition { name, kind, help }
     }
 }
 
@@ -121,9 +121,9 @@ pub(crate) struct Families(pub(crate) Vec<Family>);
 
 impl Families {
     /// Adds a metric with one sample per set of labels.
-    pub(crate) fn add<V: Into<Value>>(
+    pub(crate) fn add<V: Into<MetricValue>>(
         &mut self,
-        metric: Metric,
+        metric: MetricDefinition,
         samples: impl IntoIterator<Item = (Labels, V)>,
     ) {
         let samples = samples.into_iter();
@@ -136,7 +136,7 @@ impl Families {
     }
 
     /// Adds a metric with a single sample.
-    pub(crate) fn add_single(&mut self, metric: Metric, value: impl Into<Value>) {
+    pub(crate) fn add_single(&mut self, metric: MetricDefinition, value: impl Into<MetricValue>) {
         self.add(metric, [(Vec::new(), value)]);
     }
 
@@ -157,7 +157,7 @@ fn escaped(text: &str) -> String {
 
 /// Counts of connections and responses.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic {
+pub(crate) struct HttpTraffic {
     /// Connections that are open now.
     pub(crate) connections: AtomicU64,
     /// Connections that were refused.
@@ -170,7 +170,7 @@ pub(crate) struct Traffic {
 
 const CLASSES: [&str; 3] = ["2xx", "4xx", "5xx"];
 
-impl Traffic {
+impl HttpTraffic {
     pub(crate) fn answered(&self, status: u16) {
         let class = match status {
             0..400 => 0,
@@ -182,7 +182,7 @@ impl Traffic {
 }
 
 /// Returns the metrics of sampling, of responses, and of the service itself.
-pub(crate) fn families(profilers: &Profilers, traffic: &Traffic) -> Families {
+pub(crate) fn families(profilers: &Profilers, traffic: &HttpTraffic) -> Families {
     let mut families = Families::default();
     sampling(&mut families, profilers);
     answers(&mut families, traffic);
@@ -192,7 +192,7 @@ pub(crate) fn families(profilers: &Profilers, traffic: &Traffic) -> Families {
 
 /// A counter of [`Totals`].
 struct TotalsCounter {
-    metric: Metric,
+    metric: MetricDefinition,
     value: fn(&Totals) -> u64,
 }
 
@@ -201,7 +201,7 @@ const fn totals_counter(
     help: &'static str,
     value: fn(&Totals) -> u64,
 ) -> TotalsCounter {
-    let metric = Metric::counter(name, help);
+    let metric = MetricDefinition::counter(name, help);
     TotalsCounter { metric, value }
 }
 
@@ -268,14 +268,23 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
     }
     let seconds = SOURCES.map(|source| (label(source), of(source).own_ns as f64 / 1e9));
     let help = "CPU time of the service for reading samples.";
-    families.add(Metric::counter("memgauge_sampling_seconds", help), seconds);
+    families.add(
+        MetricDefinition::counter("memgauge_sampling_seconds", help),
+        seconds,
+    );
     let observed = SOURCES.map(|source| (label(source), of(source).processor_ns as f64 / 1e9));
     let help = "CPU time of sampled threads; virtual time for emulate.";
-    families.add(Metric::counter("memgauge_observed_seconds", help), observed);
+    families.add(
+        MetricDefinition::counter("memgauge_observed_seconds", help),
+        observed,
+    );
     let all = profilers.all();
     let count = |source| all.iter().filter(|entry| entry.source() == source).count();
     let counts = SOURCES.map(|source| (label(source), count(source)));
-    families.add(Metric::gauge("memgauge_profilers", "Profilers."), counts);
+    families.add(
+        MetricDefinition::gauge("memgauge_profilers", "Profilers."),
+        counts,
+    );
     let threads: Vec<_> = all.iter().flat_map(|entry| entry.totals().1).collect();
     let states = [
         ("started", ThreadState::Started),
@@ -287,34 +296,37 @@ fn sampling(families: &mut Families, profilers: &Profilers) {
         (vec![("state", name.to_owned())], count)
     });
     let help = "Threads of all profilers. State ended: unread samples remain.";
-    families.add(Metric::gauge("memgauge_threads", help), counts);
+    families.add(MetricDefinition::gauge("memgauge_threads", help), counts);
     let attached = threads
         .iter()
         .filter(|t| matches!(t.state, ThreadState::Started | ThreadState::Stopped));
     let processes: BTreeSet<u32> = attached.map(|t| t.pid).collect();
     let help = "Processes with sampled threads.";
-    families.add_single(Metric::gauge("memgauge_processes", help), processes.len());
+    families.add_single(
+        MetricDefinition::gauge("memgauge_processes", help),
+        processes.len(),
+    );
 }
 
-fn answers(families: &mut Families, traffic: &Traffic) {
+fn answers(families: &mut Families, traffic: &HttpTraffic) {
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let classes = CLASSES.iter().zip(&traffic.answers);
     let classes = classes.map(|(class, count)| (vec![("class", (*class).to_owned())], of(count)));
     let help = "Responses by class of status code.";
-    families.add(Metric::counter("memgauge_answers", help), classes);
+    families.add(MetricDefinition::counter("memgauge_answers", help), classes);
     let help = "Open connections.";
     families.add_single(
-        Metric::gauge("memgauge_connections", help),
+        MetricDefinition::gauge("memgauge_connections", help),
         of(&traffic.connections),
     );
     let help = "Connections refused because of a limit.";
     families.add_single(
-        Metric::counter("memgauge_refused_connections", help),
+        MetricDefinition::counter("memgauge_refused_connections", help),
         of(&traffic.refused),
     );
     let help = "Connections ended by an error: the client did not read, or disconnected.";
     families.add_single(
-        Metric::counter("memgauge_dropped_connections", help),
+        MetricDefinition::counter("memgauge_dropped_connections", help),
         of(&traffic.dropped),
     );
 }
@@ -323,10 +335,16 @@ fn answers(families: &mut Families, traffic: &Traffic) {
 fn process(families: &mut Families) {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let help = "Version of memgauge.";
-    families.add(Metric::gauge("memgauge_build", help), [(version, 1u64)]);
+    families.add(
+        MetricDefinition::gauge("memgauge_build", help),
+        [(version, 1u64)],
+    );
     let seconds = own_usage().cpu.as_secs_f64();
     let help = "CPU time of the service.";
-    families.add_single(Metric::counter("process_cpu_seconds", help), seconds);
+    families.add_single(
+        MetricDefinition::counter("process_cpu_seconds", help),
+        seconds,
+    );
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm
         .split_whitespace()
@@ -335,13 +353,16 @@ fn process(families: &mut Families) {
     let help = "Memory of the service.";
     if let Some(pages) = pages {
         let bytes = pages * rustix::param::page_size() as u64;
-        families.add_single(Metric::gauge("process_resident_memory_bytes", help), bytes);
+        families.add_single(
+            MetricDefinition::gauge("process_resident_memory_bytes", help),
+            bytes,
+        );
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
         let help = "Open file descriptors of the service.";
         // Do not count the descriptor of the directory itself.
         let open = open.count().saturating_sub(1);
-        families.add_single(Metric::gauge("process_open_fds", help), open);
+        families.add_single(MetricDefinition::gauge("process_open_fds", help), open);
     }
 }
 
@@ -353,8 +374,8 @@ mod tests {
     fn text_has_escaped_labels_and_standard_counter_names() {
         let mut families = Families::default();
         let labels = vec![("a", "x\"y\\z\nw".to_owned()), ("b", "plain".to_owned())];
-        families.add(Metric::counter("m", "Help."), [(labels, 3u64)]);
-        families.add_single(Metric::gauge("g", "Help."), 0.5);
+        families.add(MetricDefinition::counter("m", "Help."), [(labels, 3u64)]);
+        families.add_single(MetricDefinition::gauge("g", "Help."), 0.5);
         let expected = "# TYPE m counter\n# HELP m Help.\n\
                         m_total{a=\"x\\\"y\\\\z\\nw\",b=\"plain\"} 3\n\
                         # TYPE g gauge\n# HELP g Help.\ng 0.5\n# EOF\n";

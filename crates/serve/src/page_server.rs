@@ -218,7 +218,7 @@ fn is_same_secret(guess: &str, secret: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::{Parsed, parse};
+    use crate::http::{ParsedRequest, parse};
 
     struct Content;
 
@@ -242,7 +242,7 @@ mod tests {
             port: 4711,
         };
         match parse(format!("{head}\r\n").as_bytes()) {
-            Parsed::Complete(request, _) => server.respond(&request, &Content, &|_| ()),
+            ParsedRequest::Complete(request, _) => server.respond(&request, &Content, &|_| ()),
             other => panic!("{head}: {other:?}"),
         }
     }

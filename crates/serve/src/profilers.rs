@@ -10,7 +10,7 @@ use crate::bodies::{
     Lifetime, NewProfiler, ShownProfiler, ShownProgram, ShownThread, SourceName, Totals,
     WhenFullName,
 };
-use crate::programs::Programs;
+use crate::programs::ProgramStarter;
 use crate::refusal::Refusal;
 use crate::rights::{ClientRights, Peer, Rights};
 
@@ -238,7 +238,7 @@ pub(crate) fn is_attached(thread: &Statistics) -> bool {
 }
 
 #[derive(Default)]
-struct Table {
+struct ProfilerTable {
     next: u64,
     entries: BTreeMap<u64, Arc<ProfilerEntry>>,
     /// Number of profilers being created, by user. They count towards the limit.
@@ -250,20 +250,20 @@ struct Table {
 /// The profilers of the service.
 pub(crate) struct Profilers {
     limits: Limits,
-    programs: Programs,
-    table: Mutex<Table>,
+    program_starter: ProgramStarter,
+    table: Mutex<ProfilerTable>,
 }
 
 impl Profilers {
     /// None yet.
-    pub(crate) fn new(limits: Limits, programs: Programs) -> Profilers {
-        let first = Table {
+    pub(crate) fn new(limits: Limits, program_starter: ProgramStarter) -> Profilers {
+        let first = ProfilerTable {
             next: 1,
-            ..Table::default()
+            ..ProfilerTable::default()
         };
         Profilers {
             limits,
-            programs,
+            program_starter,
             table: Mutex::new(first),
         }
     }
@@ -327,7 +327,9 @@ impl Profilers {
         // A client that may start a program may sample all of it.
         settings.only_user = None;
         settings.check_program()?;
-        let run = self.programs.start(peer, program, new.event.as_deref())?;
+        let run = self
+            .program_starter
+            .start(peer, program, new.event.as_deref())?;
         let pid = run.pid();
         settings.period.get_or_insert(run.period());
         new.event = Some(run.event().to_owned());
@@ -493,11 +495,11 @@ mod tests {
     }
 
     fn profilers(limits: Limits) -> Profilers {
-        let programs = Programs {
+        let program_starter = ProgramStarter {
             source: None,
             service_uid: 0,
         };
-        Profilers::new(limits, programs)
+        Profilers::new(limits, program_starter)
     }
 
     fn refused<T>(result: Result<T, Refusal>) -> u16 {

@@ -42,13 +42,13 @@ pub trait ProgramSource: Send + Sync {
 }
 
 /// Starts programs for permitted clients.
-pub(crate) struct Programs {
+pub(crate) struct ProgramStarter {
     pub(crate) source: Option<Box<dyn ProgramSource>>,
     /// User ID of this service.
     pub(crate) service_uid: u32,
 }
 
-impl Programs {
+impl ProgramStarter {
     /// Starts a program for a client.
     pub(crate) fn start(
         &self,
@@ -160,7 +160,7 @@ mod tests {
             ..NewProgram::default()
         };
         let ask = |source: Option<Box<dyn ProgramSource>>, uid| {
-            let programs = Programs {
+            let starter = ProgramStarter {
                 source,
                 service_uid: 7,
             };
@@ -168,7 +168,7 @@ mod tests {
                 uid,
                 groups: vec![uid],
             };
-            match programs.start(&peer, &program, None) {
+            match starter.start(&peer, &program, None) {
                 Ok(_) => panic!("it was started"),
                 Err(refusal) => (refusal.status, refusal.message),
             }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::metrics::{Families, Family, Metric};
+use crate::metrics::{Families, Family, MetricDefinition};
 
 /// Sends a set of metrics. The error is a message.
 pub type SendMetrics = dyn Fn(&[Family]) -> Result<(), String> + Send;
@@ -77,7 +77,7 @@ impl Pushes {
             (label, count.load(Ordering::Relaxed))
         });
         let help = "Times that metrics were sent to the collector, by outcome.";
-        families.add(Metric::counter("memgauge_pushes", help), outcomes);
+        families.add(MetricDefinition::counter("memgauge_pushes", help), outcomes);
     }
 }
 

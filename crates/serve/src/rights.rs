@@ -56,14 +56,14 @@ pub(crate) struct ClientRights<'a> {
 
 /// Rules for the rights of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct AccessPolicy {
     /// User ID of this service.
     pub service_uid: u32,
     /// Group whose members may profile all processes.
     pub group: Option<u32>,
 }
 
-impl Policy {
+impl AccessPolicy {
     /// Returns the rights of a client.
     pub fn rights(&self, peer: &Peer) -> Rights {
         let member = self.group.is_some_and(|group| peer.groups.contains(&group));
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn root_service_user_and_group_may_profile_all() {
-        let policy = Policy {
+        let policy = AccessPolicy {
             service_uid: 7,
             group: Some(50),
         };
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(rights(7, &[]), Rights::All);
         assert_eq!(rights(8, &[8, 50]), Rights::All);
         assert_eq!(rights(8, &[8, 51]), Rights::Own);
-        let nobody_more = Policy {
+        let nobody_more = AccessPolicy {
             group: None,
             ..policy
         };

@@ -14,14 +14,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::connection::{Connection, IDLE_TIMEOUT, Incoming, REQUEST_TIMEOUT, WRITE_TIMEOUT, send};
 use crate::http::{LINES, Request, Response, chunk, chunked_head};
 use crate::io_bytes::{IoBytes, IoSource};
-use crate::metrics::{self, Families, Traffic};
+use crate::metrics::{self, Families, HttpTraffic};
 use crate::profilers::Limits;
 use crate::programs::ProgramSource;
 use crate::push::{Push, Pusher, Pushes};
 use crate::refusal::Refusal;
-use crate::rights::{Peer, Policy};
+use crate::rights::{AccessPolicy, Peer};
 use crate::service::{
-    Answer, Caller, GONE_CHECK_INTERVAL, SampleStream, Service, WakeReason, json_lines,
+    Answer, GONE_CHECK_INTERVAL, RequestCaller, SampleStream, Service, WakeReason, json_lines,
     wait_for_samples,
 };
 use crate::socket::Socket;
@@ -51,7 +51,7 @@ pub struct Setup {
     /// Limits for clients.
     pub limits: Limits,
     /// Rules for the rights of clients.
-    pub policy: Policy,
+    pub policy: AccessPolicy,
     /// Listener for metrics.
     pub metrics: Option<TcpListener>,
     /// Starts programs for the service's own user.
@@ -72,7 +72,7 @@ struct OpenConnections {
 struct ServerState {
     service: Service,
     open: Mutex<OpenConnections>,
-    traffic: Traffic,
+    traffic: HttpTraffic,
     next: AtomicU64,
     io: Option<Mutex<IoBytes>>,
     pushes: Option<Pushes>,
@@ -145,7 +145,7 @@ pub fn serve(socket: &Socket, setup: Setup, keep_running: impl Fn() -> bool) -> 
     let shared = Arc::new(ServerState {
         service: Service::new(setup.limits, setup.policy, setup.programs),
         open: Mutex::default(),
-        traffic: Traffic::default(),
+        traffic: HttpTraffic::default(),
         next: AtomicU64::new(1),
         io: setup.io.map(|source| Mutex::new(IoBytes::new(source))),
         pushes: setup.push.as_ref().map(|_| Pushes::default()),
@@ -224,7 +224,7 @@ fn accept_client(shared: &Arc<ServerState>, stream: UnixStream) -> io::Result<()
     };
     spawn("client", move || {
         let number = slot.shared.next.fetch_add(1, Ordering::Relaxed);
-        let mut client = Client {
+        let mut client = ClientConnection {
             shared: Arc::clone(&slot.shared),
             connection: Connection::new(stream),
             peer,
@@ -250,14 +250,14 @@ fn refuse(mut stream: UnixStream, refusal: &Refusal) -> io::Result<()> {
 }
 
 /// A client's connection.
-struct Client {
+struct ClientConnection {
     shared: Arc<ServerState>,
     connection: Connection<UnixStream>,
     peer: Peer,
     number: u64,
 }
 
-impl Client {
+impl ClientConnection {
     fn serve(&mut self) -> io::Result<()> {
         loop {
             // A connection with dependent profilers may be idle.
@@ -284,7 +284,7 @@ impl Client {
     }
 
     fn answer(&self, request: &Request) -> Answer {
-        let caller = Caller {
+        let caller = RequestCaller {
             peer: &self.peer,
             connection: self.number,
             socket: &self.connection.stream,

@@ -16,9 +16,9 @@ use crate::bodies::{
 };
 use crate::http::{JSON, MAX_BODY_BYTES, Request, Response};
 use crate::profilers::{Limits, ProfilerEntry, Profilers};
-use crate::programs::{ProgramSource, Programs};
+use crate::programs::{ProgramSource, ProgramStarter};
 use crate::refusal::Refusal;
-use crate::rights::{ClientRights, Peer, Policy, Rights};
+use crate::rights::{AccessPolicy, ClientRights, Peer, Rights};
 use crate::routes::{Operation, RouteMatch, find};
 
 /// OpenAPI description of the service.
@@ -35,7 +35,7 @@ const MAX_WAIT_MS: u64 = 60_000;
 pub(crate) const GONE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The client that sent a request.
-pub(crate) struct Caller<'a> {
+pub(crate) struct RequestCaller<'a> {
     pub(crate) peer: &'a Peer,
     pub(crate) connection: u64,
     /// The connection. A wait ends when it is closed.
@@ -60,7 +60,7 @@ pub(crate) struct SampleStream {
 /// Executes requests.
 pub(crate) struct Service {
     pub(crate) profilers: Profilers,
-    policy: Policy,
+    policy: AccessPolicy,
 }
 
 fn ok(body: &impl Serialize) -> Result<Answer, Refusal> {
@@ -91,21 +91,21 @@ fn no_content() -> Result<Answer, Refusal> {
 impl Service {
     pub(crate) fn new(
         limits: Limits,
-        policy: Policy,
+        policy: AccessPolicy,
         programs: Option<Box<dyn ProgramSource>>,
     ) -> Service {
-        let programs = Programs {
+        let program_starter = ProgramStarter {
             source: programs,
             service_uid: policy.service_uid,
         };
         Service {
-            profilers: Profilers::new(limits, programs),
+            profilers: Profilers::new(limits, program_starter),
             policy,
         }
     }
 
     /// Executes a request.
-    pub(crate) fn answer(&self, caller: &Caller<'_>, request: &Request) -> Answer {
+    pub(crate) fn answer(&self, caller: &RequestCaller<'_>, request: &Request) -> Answer {
         let route = find(&request.method, &request.path);
         let answer = route.and_then(|found| self.operate(caller, request, &found));
         answer.unwrap_or_else(|refusal| Answer::Whole(refusal.response()))
@@ -113,7 +113,7 @@ impl Service {
 
     fn operate(
         &self,
-        caller: &Caller<'_>,
+        caller: &RequestCaller<'_>,
         request: &Request,
         found: &RouteMatch,
     ) -> Result<Answer, Refusal> {
@@ -121,7 +121,7 @@ impl Service {
             peer: caller.peer,
             rights: self.policy.rights(caller.peer),
         };
-        let query = Query::from_request(request, found.operation)?;
+        let query = QueryParameters::from_request(request, found.operation)?;
         let entry = || self.profilers.get(client, found.id);
         let body = request.body.as_slice();
         match found.operation {
@@ -250,7 +250,7 @@ fn change_thread(
 
 /// Query parameters.
 #[derive(Default)]
-struct Query {
+struct QueryParameters {
     max: Option<usize>,
     wait_ms: Option<u64>,
     tid: Option<u32>,
@@ -266,10 +266,10 @@ pub fn parameters(operation: Operation) -> &'static [&'static str] {
     }
 }
 
-impl Query {
-    fn from_request(request: &Request, operation: Operation) -> Result<Query, Refusal> {
+impl QueryParameters {
+    fn from_request(request: &Request, operation: Operation) -> Result<QueryParameters, Refusal> {
         let known = parameters(operation);
-        let mut query = Query::default();
+        let mut query = QueryParameters::default();
         for (name, value) in &request.query {
             let wrong =
                 |what: &str| Refusal::bad(format!("failed to read `{name}={value}`: not a {what}"));
@@ -299,7 +299,11 @@ impl Query {
 }
 
 /// Reads samples from the queue that all batches share.
-fn batch(entry: Arc<ProfilerEntry>, query: &Query, caller: &Caller<'_>) -> Result<Answer, Refusal> {
+fn batch(
+    entry: Arc<ProfilerEntry>,
+    query: &QueryParameters,
+    caller: &RequestCaller<'_>,
+) -> Result<Answer, Refusal> {
     let max = query.max.unwrap_or(DEFAULT_BATCH);
     if !(1..=MAX_BATCH).contains(&max) {
         let why = format!("failed to read `{max}` samples: use 1 to {MAX_BATCH}");
@@ -330,7 +334,7 @@ fn batch(entry: Arc<ProfilerEntry>, query: &Query, caller: &Caller<'_>) -> Resul
     ok(&json!({ "samples": samples }))
 }
 
-fn stream(entry: &ProfilerEntry, query: &Query) -> Result<Answer, Refusal> {
+fn stream(entry: &ProfilerEntry, query: &QueryParameters) -> Result<Answer, Refusal> {
     let sharing = Sharing::from(query.sharing);
     let reader = match query.tid {
         Some(tid) => entry.profiler.reader_of_thread(tid, sharing)?,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use memgauge_console::outcome::usage;
 use memgauge_export::{Instrument, InstrumentValue, otlp_metrics};
 use memgauge_host::facts;
-use memgauge_serve::{Family, Kind, Push, Value};
+use memgauge_serve::{Family, MetricKind, MetricValue, Push};
 use ureq::Agent;
 
 /// Interval between two pushes.
@@ -51,12 +51,12 @@ fn instrument(family: &Family) -> Instrument {
         Some((_, "seconds")) => "s",
         _ => "1",
     };
-    let reading = |(labels, value): &(memgauge_serve::Labels, Value)| {
+    let reading = |(labels, value): &(memgauge_serve::Labels, MetricValue)| {
         let labels = labels.iter();
         let labels = labels.map(|(name, value)| ((*name).to_owned(), value.clone()));
         let value = match *value {
-            Value::Count(count) => InstrumentValue::Count(count),
-            Value::Seconds(seconds) => InstrumentValue::Number(seconds),
+            MetricValue::Count(count) => InstrumentValue::Count(count),
+            MetricValue::Seconds(seconds) => InstrumentValue::Number(seconds),
         };
         (labels.collect(), value)
     };
@@ -64,7 +64,7 @@ fn instrument(family: &Family) -> Instrument {
         name: family.name.replacen('_', ".", 1),
         description: family.help.to_owned(),
         unit: unit.to_owned(),
-        is_monotonic_sum: family.kind == Kind::Counter,
+        is_monotonic_sum: family.kind == MetricKind::Counter,
         readings: family.samples.iter().map(reading).collect(),
     }
 }

@@ -14,7 +14,7 @@ use memgauge_console::terminal;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_online::raise_open_file_limit;
-use memgauge_serve::{IoSource, Limits, Policy, ProgramSource, Setup, Socket};
+use memgauge_serve::{AccessPolicy, IoSource, Limits, ProgramSource, Setup, Socket};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -143,7 +143,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<Exit> {
     eprintln!("memgauge: serving at {}", path.display());
     let setup = Setup {
         limits: Limits::default(),
-        policy: Policy {
+        policy: AccessPolicy {
             service_uid: effective_ids().0,
             group,
         },
