@@ -28,7 +28,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A service with buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
+pub(crate) enum BucketService {
     /// Amazon S3, and servers with its interface.
     S3,
     /// Google Cloud Storage, through its XML interface.
@@ -36,7 +36,7 @@ pub(crate) enum Service {
 }
 
 /// Names of a service's settings, for messages.
-pub(crate) struct Settings {
+pub(crate) struct SettingNames {
     pub(crate) to_get_credentials: &'static str,
     /// Credentials and rights.
     pub(crate) rights: &'static str,
@@ -44,28 +44,28 @@ pub(crate) struct Settings {
     pub(crate) server: &'static str,
 }
 
-impl Service {
-    pub(crate) const ALL: [Service; 2] = [Service::S3, Service::Google];
+impl BucketService {
+    pub(crate) const ALL: [BucketService; 2] = [BucketService::S3, BucketService::Google];
 
     /// Scheme of its URLs.
     pub(crate) fn scheme(self) -> &'static str {
         match self {
-            Service::S3 => "s3",
-            Service::Google => "gs",
+            BucketService::S3 => "s3",
+            BucketService::Google => "gs",
         }
     }
 
     /// The service of a URL, and what follows `scheme://`.
-    pub(crate) fn of_url(url: &str) -> Option<(Service, &str)> {
-        Service::ALL.into_iter().find_map(|service| {
+    pub(crate) fn of_url(url: &str) -> Option<(BucketService, &str)> {
+        BucketService::ALL.into_iter().find_map(|service| {
             let rest = url.strip_prefix(service.scheme())?.strip_prefix("://")?;
             Some((service, rest))
         })
     }
 
-    pub(crate) fn settings(self) -> Settings {
+    pub(crate) fn settings(self) -> SettingNames {
         match self {
-            Service::S3 => Settings {
+            BucketService::S3 => SettingNames {
                 to_get_credentials: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
                                      AWS_SKIP_SIGNATURE=true for a public bucket",
                 rights: "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and the \
@@ -73,7 +73,7 @@ impl Service {
                          s3:PutObject and s3:DeleteObject",
                 server: "AWS_ENDPOINT_URL and AWS_REGION",
             },
-            Service::Google => Settings {
+            BucketService::Google => SettingNames {
                 to_get_credentials: "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service \
                                      account, run `gcloud auth application-default login`, or set \
                                      GOOGLE_SKIP_SIGNATURE=true for a public bucket",
@@ -96,8 +96,8 @@ impl Service {
         // Fails if there is a provider already, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         match self {
-            Service::S3 => s3(bucket, environment, unusable),
-            Service::Google => google(bucket, environment, unusable),
+            BucketService::S3 => s3(bucket, environment, unusable),
+            BucketService::Google => google(bucket, environment, unusable),
         }
     }
 }

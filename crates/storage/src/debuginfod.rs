@@ -39,7 +39,7 @@ pub struct Debuginfod {
     max_bytes: u64,
     deadline: Duration,
     /// Set by the first request.
-    connection: Option<Connection>,
+    connection: Option<ServerConnection>,
     /// Number of files that were not asked for because time was up.
     skipped: u64,
 }
@@ -50,14 +50,14 @@ struct Server {
     failure: Option<String>,
 }
 
-struct Connection {
+struct ServerConnection {
     runtime: Runtime,
     client: Client,
     started: Instant,
 }
 
 /// Outcome of a request that reached a server.
-enum Answer {
+enum ServerAnswer {
     Sent,
     NotFound,
 }
@@ -119,8 +119,8 @@ impl Debuginfod {
                 return None;
             }
             match self.fetch(number, build_id, &path) {
-                Ok(Answer::Sent) => return Some(path),
-                Ok(Answer::NotFound) => was_asked = true,
+                Ok(ServerAnswer::Sent) => return Some(path),
+                Ok(ServerAnswer::NotFound) => was_asked = true,
                 Err(why) => self.servers[number].failure = Some(why),
             }
         }
@@ -155,7 +155,12 @@ impl Debuginfod {
             .is_some_and(|connection| connection.started.elapsed() >= self.deadline)
     }
 
-    fn fetch(&mut self, number: usize, build_id: &str, path: &Path) -> Result<Answer, String> {
+    fn fetch(
+        &mut self,
+        number: usize,
+        build_id: &str,
+        path: &Path,
+    ) -> Result<ServerAnswer, String> {
         let mut url = self.servers[number].url.clone();
         match url.path_segments_mut() {
             Ok(mut segments) => {
@@ -190,7 +195,7 @@ fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
     causes.last().map_or_else(String::new, ToString::to_string)
 }
 
-fn connect() -> Result<Connection, AnyError> {
+fn connect() -> Result<ServerConnection, AnyError> {
     // Fails if there is a provider already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::builder()
@@ -199,7 +204,7 @@ fn connect() -> Result<Connection, AnyError> {
         .read_timeout(READ_TIMEOUT)
         .build()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    Ok(Connection {
+    Ok(ServerConnection {
         runtime,
         client,
         started: Instant::now(),
@@ -222,7 +227,7 @@ async fn download(
     url: Url,
     path: &Path,
     max_bytes: u64,
-) -> Result<Answer, AnyError> {
+) -> Result<ServerAnswer, AnyError> {
     let mut response = client.get(url).send().await?;
     let folder = path.parent().unwrap_or(path);
     DirBuilder::new()
@@ -230,7 +235,7 @@ async fn download(
         .mode(0o700)
         .create(folder)?;
     if response.status() == StatusCode::NOT_FOUND {
-        return Ok(Answer::NotFound);
+        return Ok(ServerAnswer::NotFound);
     }
     if !response.status().is_success() {
         return Err(format!("it answered with status {}", response.status().as_u16()).into());
@@ -247,7 +252,7 @@ async fn download(
         file.write_all(&part)?;
     }
     file.persist(path)?;
-    Ok(Answer::Sent)
+    Ok(ServerAnswer::Sent)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt;
 use object_store::Error as ObjectError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use crate::bucket::Service;
+use crate::bucket::BucketService;
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -30,11 +30,11 @@ impl Error {
     pub(crate) fn of_object(
         what: impl fmt::Display,
         why: &ObjectError,
-        service: Option<Service>,
+        service: Option<BucketService>,
     ) -> Error {
         Error {
             is_denied: is_denied(why),
-            ..Error::new(what, explained(why, service.unwrap_or(Service::S3)))
+            ..Error::new(what, explained(why, service.unwrap_or(BucketService::S3)))
         }
     }
 
@@ -80,7 +80,7 @@ fn causes<'a>(
 }
 
 /// The cause in one sentence, with the fix.
-fn explained(error: &ObjectError, service: Service) -> String {
+fn explained(error: &ObjectError, service: BucketService) -> String {
     let text = causes(error).last().map(ToString::to_string);
     let text = text.unwrap_or_default();
     let settings = service.settings();

@@ -20,7 +20,7 @@ use tempfile::{NamedTempFile, TempPath};
 use tokio::runtime::Runtime;
 use url::Url;
 
-use crate::bucket::Service;
+use crate::bucket::BucketService;
 use crate::error::{Error, Result, is_timeout};
 use crate::listing::UnusableKeys;
 
@@ -36,7 +36,7 @@ pub struct Store {
     /// Where a folder is.
     folder: Option<PathBuf>,
     /// Buckets have a service and a runtime.
-    service: Option<Service>,
+    service: Option<BucketService>,
     runtime: Option<Arc<Runtime>>,
     /// Prefix of a bucket's keys: empty, or ending in a slash.
     prefix: String,
@@ -159,7 +159,7 @@ pub fn local_path(name: &str) -> Result<Option<PathBuf>> {
         let why = "use a path, `file:///PATH`, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`";
         Error::new(format_args!("open `{name}`"), why)
     };
-    if Service::of_url(name).is_some() {
+    if BucketService::of_url(name).is_some() {
         return Ok(None);
     }
     let url = Url::parse(name).map_err(|_| unusable())?;
@@ -199,7 +199,7 @@ impl Store {
         name: &str,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Store> {
-        if let Some((service, location)) = Service::of_url(name) {
+        if let Some((service, location)) = BucketService::of_url(name) {
             return Store::bucket(name, service, location, environment);
         }
         let path = local_path(name)?.unwrap_or_default();
@@ -218,7 +218,7 @@ impl Store {
 
     fn bucket(
         name: &str,
-        service: Service,
+        service: BucketService,
         location: &str,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Store> {
