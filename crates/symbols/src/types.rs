@@ -22,7 +22,7 @@ use std::rc::Rc;
 use memgauge_analyze::{DataAccess, DataType, NoType};
 
 use debug_info::DebugInfo;
-use flow::Accesses;
+use flow::AccessTypes;
 
 use super::debug_file::MissingFiles;
 use super::image::Image;
@@ -34,7 +34,7 @@ const MAX_FUNCTION_BYTES: u64 = 1 << 20;
 pub(super) struct FileTypes {
     debug: Result<DebugInfo, NoType>,
     /// Accesses of functions that have been read, by address.
-    accesses: Accesses,
+    accesses: AccessTypes,
     /// Ends of the address ranges of those functions, by start.
     read: BTreeMap<u64, u64>,
     /// Variables of the symbol table that were asked for, by address.
@@ -50,7 +50,7 @@ impl FileTypes {
         };
         FileTypes {
             debug,
-            accesses: Accesses::new(),
+            accesses: AccessTypes::new(),
             read: BTreeMap::new(),
             symbols: HashMap::new(),
         }

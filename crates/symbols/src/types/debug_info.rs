@@ -18,10 +18,10 @@ use gimli::{
 use memgauge_analyze::NoType;
 use memgauge_trace::Module;
 
-use super::definitions::{FlatType, Member, Record, Type, TypeRef};
+use super::definitions::{FlatType, Member, RecordType, Type, TypeRef};
 use crate::debug_file::{DebugFile, MissingFiles, Slice, SplitFiles, contains, info_bytes};
 
-type Entry = DebuggingInformationEntry<Slice>;
+type DebugEntry = DebuggingInformationEntry<Slice>;
 
 /// Memory of a `Vec` or `VecDeque` of Rust. Its pointer is one to bytes since Rust 1.84.
 const RAW_VEC: &str = "alloc::raw_vec::RawVec<";
@@ -35,7 +35,7 @@ const MAX_LOCATIONS: usize = 1 << 18;
 pub(super) struct DebugInfo {
     /// Sections of the file itself, of its supplementary file, and of split units when they are
     /// needed.
-    sources: Vec<Source>,
+    sources: Vec<DwarfSource>,
     /// Number of the supplementary file in `sources`.
     supplementary: Option<usize>,
     split_files: SplitFiles,
@@ -54,7 +54,7 @@ pub(super) struct DebugInfo {
 
 /// Sections of one file or split unit. An entry's number is `base` plus its offset, so that those
 /// of several sources differ.
-struct Source {
+struct DwarfSource {
     /// gimli shares supplementary files in this way.
     dwarf: Arc<Dwarf<Slice>>,
     base: usize,
@@ -94,7 +94,7 @@ struct FunctionEntry {
 
 /// Where a variable, or a part of it, is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ValueLocation {
     /// In this register.
     Register(u16),
     /// It is the register's value plus the offset.
@@ -111,7 +111,7 @@ pub(super) enum Place {
 #[derive(Clone, Debug)]
 pub(super) struct VariableLocation {
     pub(super) range: Range<u64>,
-    pub(super) place: Place,
+    pub(super) place: ValueLocation,
     pub(super) of: TypeRef,
     /// Which part of it is there.
     pub(super) part: u64,
@@ -189,7 +189,7 @@ impl DebugInfo {
                 self.unit_starts.push(base + offset.0);
             }
         }
-        self.sources.push(Source { dwarf, base });
+        self.sources.push(DwarfSource { dwarf, base });
         self.unit_starts.get(first).copied()
     }
 
@@ -266,7 +266,7 @@ impl DebugInfo {
         let dwarf = (self.split_files).unit(id, files, program, &mut self.missing)?;
         let source = self.sources.len();
         self.add_source(dwarf.into())?;
-        let Source { dwarf, base } = &self.sources[source];
+        let DwarfSource { dwarf, base } = &self.sources[source];
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
             let offset = header.debug_info_offset();
@@ -364,7 +364,7 @@ impl DebugInfo {
         let read = || {
             let after = self.sources.partition_point(|source| source.base <= start);
             let source = after.checked_sub(1)?;
-            let Source { dwarf, base } = &self.sources[source];
+            let DwarfSource { dwarf, base } = &self.sources[source];
             let offset = DebugInfoOffset(start - base);
             let header = dwarf.unit_header(offset).ok()?;
             let unit = dwarf.unit(header).ok()?;
@@ -394,7 +394,7 @@ impl DebugInfo {
         }
     }
 
-    fn entry_at(&self, of: TypeRef) -> Option<(Rc<PlainUnit>, Entry)> {
+    fn entry_at(&self, of: TypeRef) -> Option<(Rc<PlainUnit>, DebugEntry)> {
         let unit = self.plain_unit(self.start_of_unit(of)?)?;
         let offset = UnitOffset(of.0.checked_sub(unit.start)?);
         let entry = unit.unit.entry(offset).ok()?;
@@ -457,7 +457,7 @@ impl DebugInfo {
         Some(index)
     }
 
-    fn index_function(&self, entry: &Entry, index: &mut UnitIndex) {
+    fn index_function(&self, entry: &DebugEntry, index: &mut UnitIndex) {
         let Ok(mut ranges) = self
             .dwarf(&index.plain)
             .die_ranges(&index.plain.unit, entry)
@@ -475,7 +475,7 @@ impl DebugInfo {
         }
     }
 
-    fn index_variable(&self, entry: &Entry, index: &mut UnitIndex) {
+    fn index_variable(&self, entry: &DebugEntry, index: &mut UnitIndex) {
         let plain = &Rc::clone(&index.plain);
         let Some(of) = self.type_of(plain, entry) else {
             return;
@@ -484,7 +484,7 @@ impl DebugInfo {
         let is_fixed = matches!(location, Some(AttributeValue::Exprloc(_)));
         if let Some(AttributeValue::Exprloc(expression)) = location {
             let places = self.places(plain, expression, FrameBase::CanonicalFrameAddress);
-            if let [(Place::Address(address), 0)] = places[..] {
+            if let [(ValueLocation::Address(address), 0)] = places[..] {
                 index.variables.insert(address, of);
             }
         }
@@ -604,7 +604,7 @@ impl DebugInfo {
         Ok(info)
     }
 
-    fn code_of(&self, unit: &PlainUnit, entry: &Entry) -> Vec<Range<u64>> {
+    fn code_of(&self, unit: &PlainUnit, entry: &DebugEntry) -> Vec<Range<u64>> {
         let mut code = Vec::new();
         if let Ok(mut ranges) = self.dwarf(unit).die_ranges(&unit.unit, entry) {
             while let Ok(Some(range)) = ranges.next() {
@@ -616,7 +616,7 @@ impl DebugInfo {
         code
     }
 
-    fn frame_base(&self, unit: &PlainUnit, entry: &Entry) -> FrameBase {
+    fn frame_base(&self, unit: &PlainUnit, entry: &DebugEntry) -> FrameBase {
         let Some(AttributeValue::Exprloc(expression)) =
             entry.attr_value(constants::DW_AT_frame_base)
         else {
@@ -640,7 +640,7 @@ impl DebugInfo {
     fn read_variable(
         &self,
         unit: &PlainUnit,
-        entry: &Entry,
+        entry: &DebugEntry,
         scope: &[Range<u64>],
         base: FrameBase,
         info: &mut FunctionInfo,
@@ -676,7 +676,7 @@ impl DebugInfo {
         }
     }
 
-    fn read_call(&self, unit: &PlainUnit, entry: &Entry, info: &mut FunctionInfo) {
+    fn read_call(&self, unit: &PlainUnit, entry: &DebugEntry, info: &mut FunctionInfo) {
         let address = entry
             .attr_value(constants::DW_AT_call_return_pc)
             .or_else(|| entry.attr_value(constants::DW_AT_low_pc));
@@ -702,52 +702,52 @@ impl DebugInfo {
         unit: &PlainUnit,
         expression: Expression<Slice>,
         base: FrameBase,
-    ) -> Vec<(Place, u64)> {
+    ) -> Vec<(ValueLocation, u64)> {
         let mut operations = expression.operations(unit.unit.encoding());
         let (mut places, mut part) = (Vec::new(), 0);
-        let mut place: Option<Place> = None;
+        let mut place: Option<ValueLocation> = None;
         let mut is_clear = true;
         // A constant that was pushed.
         let mut offset: Option<u64> = None;
         while let Ok(Some(operation)) = operations.next() {
             match operation {
                 Operation::Register { register } if place.is_none() => {
-                    place = Some(Place::Register(register.0));
+                    place = Some(ValueLocation::Register(register.0));
                 }
                 Operation::RegisterOffset {
                     register, offset, ..
                 } if place.is_none() => {
-                    place = Some(Place::Memory {
+                    place = Some(ValueLocation::Memory {
                         register: register.0,
                         offset,
                     });
                 }
                 Operation::FrameOffset { offset } if place.is_none() => {
                     place = Some(match base {
-                        FrameBase::CanonicalFrameAddress => Place::Frame(offset),
+                        FrameBase::CanonicalFrameAddress => ValueLocation::Frame(offset),
                         FrameBase::Register {
                             register,
                             offset: base,
-                        } => Place::Memory {
+                        } => ValueLocation::Memory {
                             register,
                             offset: base.wrapping_add(offset),
                         },
                     });
                 }
-                Operation::CallFrameCFA if place.is_none() => place = Some(Place::Frame(0)),
+                Operation::CallFrameCFA if place.is_none() => place = Some(ValueLocation::Frame(0)),
                 Operation::PlusConstant { value } => match &mut place {
-                    Some(Place::Memory { offset, .. } | Place::Frame(offset)) => {
+                    Some(ValueLocation::Memory { offset, .. } | ValueLocation::Frame(offset)) => {
                         *offset = offset.wrapping_add(value as i64);
                     }
-                    Some(Place::Address(address)) => *address = address.wrapping_add(value),
+                    Some(ValueLocation::Address(address)) => *address = address.wrapping_add(value),
                     _ => is_clear = false,
                 },
                 Operation::Address { address } if place.is_none() => {
-                    place = Some(Place::Address(address));
+                    place = Some(ValueLocation::Address(address));
                 }
                 Operation::AddressIndex { index } if place.is_none() => {
                     let address = self.dwarf(unit).address(&unit.unit, index);
-                    place = address.ok().map(Place::Address);
+                    place = address.ok().map(ValueLocation::Address);
                     is_clear &= place.is_some();
                 }
                 Operation::UnsignedConstant { value } if place.is_none() && offset.is_none() => {
@@ -756,12 +756,12 @@ impl DebugInfo {
                 Operation::TLS if place.is_none() => {
                     place = offset
                         .take()
-                        .map(|at| Place::Address(Module::THREAD_LOCAL | at));
+                        .map(|at| ValueLocation::Address(Module::THREAD_LOCAL | at));
                     is_clear &= place.is_some();
                 }
                 Operation::StackValue => match place {
-                    Some(Place::Memory { register, offset }) => {
-                        place = Some(Place::Value { register, offset });
+                    Some(ValueLocation::Memory { register, offset }) => {
+                        place = Some(ValueLocation::Value { register, offset });
                     }
                     _ => is_clear = false,
                 },
@@ -783,8 +783,8 @@ impl DebugInfo {
     }
 
     /// Type of a variable, parameter, member or function, which another entry may state.
-    fn type_of(&self, unit: &PlainUnit, entry: &Entry) -> Option<TypeRef> {
-        let mut at: Option<(Rc<PlainUnit>, Entry)> = None;
+    fn type_of(&self, unit: &PlainUnit, entry: &DebugEntry) -> Option<TypeRef> {
+        let mut at: Option<(Rc<PlainUnit>, DebugEntry)> = None;
         for _ in 0..MAX_REFERENCES {
             let (unit, entry) = match &at {
                 Some((unit, entry)) => (&**unit, entry),
@@ -801,11 +801,11 @@ impl DebugInfo {
         None
     }
 
-    fn name(&self, unit: &PlainUnit, entry: &Entry) -> Option<String> {
+    fn name(&self, unit: &PlainUnit, entry: &DebugEntry) -> Option<String> {
         self.text(unit, entry, constants::DW_AT_name)
     }
 
-    fn text(&self, unit: &PlainUnit, entry: &Entry, attribute: gimli::DwAt) -> Option<String> {
+    fn text(&self, unit: &PlainUnit, entry: &DebugEntry, attribute: gimli::DwAt) -> Option<String> {
         let value = entry.attr_value(attribute)?;
         let text = self.dwarf(unit).attr_string(&unit.unit, value).ok()?;
         Some(text.to_string_lossy().ok()?.into_owned())
@@ -848,7 +848,7 @@ impl DebugInfo {
     fn read_plain(
         &mut self,
         index: &UnitIndex,
-        entry: &Entry,
+        entry: &DebugEntry,
         (tag, target): (DwTag, Option<TypeRef>),
         typedef: Option<String>,
     ) -> Option<Type> {
@@ -876,7 +876,7 @@ impl DebugInfo {
                     let defined = defined.or_else(|| self.defined_elsewhere(&full))?;
                     return self.read_type(TypeRef(defined));
                 }
-                Type::Record(Record {
+                Type::Record(RecordType {
                     bytes: bytes.unwrap_or(0),
                     members: self.read_members(unit, entry.offset(), tag)?,
                     is_union: tag == constants::DW_TAG_union_type
@@ -913,7 +913,7 @@ impl DebugInfo {
     }
 
     /// An array of several dimensions has as many elements as their product.
-    fn read_array(&self, unit: &PlainUnit, entry: &Entry, of: TypeRef) -> Option<Type> {
+    fn read_array(&self, unit: &PlainUnit, entry: &DebugEntry, of: TypeRef) -> Option<Type> {
         let mut count = Some(1u64);
         let mut tree = unit.unit.entries_tree(Some(entry.offset())).ok()?;
         let mut children = tree.root().ok()?.children();

@@ -26,12 +26,12 @@ pub(super) enum Type {
     /// Function that returns this type.
     Function { returns: Option<TypeRef> },
     /// Structure, class, union or enum of Rust.
-    Record(Record),
+    Record(RecordType),
 }
 
 /// Structure, class, union or enum of Rust.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Record {
+pub(super) struct RecordType {
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) members: Vec<Member>,

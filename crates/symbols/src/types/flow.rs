@@ -15,7 +15,7 @@ use iced_x86::{
 };
 use memgauge_analyze::{DataAccess, NoType};
 
-use super::debug_info::{DebugInfo, FunctionInfo, Place, VariableLocation};
+use super::debug_info::{DebugInfo, FunctionInfo, ValueLocation, VariableLocation};
 use super::definitions::{Type, TypeRef};
 
 /// Maximum number of passes over a function until the values at its blocks must agree. What still
@@ -76,13 +76,13 @@ enum Value {
 
 /// Values of registers and of 8-byte slots on the stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
+struct FlowState {
     registers: [Value; REGISTERS],
     slots: BTreeMap<i64, Value>,
 }
 
 /// An instruction and what it does.
-struct Step {
+struct FlowStep {
     instruction: Instruction,
     /// Its operand in memory.
     memory: Option<UsedMemory>,
@@ -94,7 +94,7 @@ struct Step {
 pub(super) type SymbolAt<'a> = dyn FnMut(u64) -> Option<(String, u64)> + 'a;
 
 /// Type of the data that each instruction of a function accesses.
-pub(super) type Accesses = HashMap<u64, Result<DataAccess, NoType>>;
+pub(super) type AccessTypes = HashMap<u64, Result<DataAccess, NoType>>;
 
 /// Finds the accesses of a function. `code` has the bytes of each of its ranges.
 pub(super) fn accesses(
@@ -103,8 +103,8 @@ pub(super) fn accesses(
     code: &[(Range<u64>, Vec<u8>)],
     thread_pointer: Option<u64>,
     symbol_at: &mut SymbolAt,
-) -> Accesses {
-    let mut flow = Flow {
+) -> AccessTypes {
+    let mut flow = DataFlow {
         debug,
         info,
         steps: decode(code),
@@ -113,7 +113,7 @@ pub(super) fn accesses(
     };
     flow.variables = flow.variables_in_registers();
     let starts = flow.solve();
-    let mut found = Accesses::new();
+    let mut found = AccessTypes::new();
     for (block, state) in flow.blocks().into_iter().zip(starts) {
         let mut state = state.unwrap_or_default();
         for at in block {
@@ -128,7 +128,7 @@ pub(super) fn accesses(
     found
 }
 
-fn decode(code: &[(Range<u64>, Vec<u8>)]) -> Vec<Step> {
+fn decode(code: &[(Range<u64>, Vec<u8>)]) -> Vec<FlowStep> {
     let mut factory = InstructionInfoFactory::new();
     let mut steps = Vec::new();
     for (range, bytes) in code {
@@ -152,7 +152,7 @@ fn decode(code: &[(Range<u64>, Vec<u8>)]) -> Vec<Step> {
             let written = written
                 .filter_map(|used| general(used.register()))
                 .collect();
-            steps.push(Step {
+            steps.push(FlowStep {
                 instruction,
                 memory,
                 written,
@@ -202,17 +202,17 @@ fn general(register: Register) -> Option<usize> {
     full.is_gpr64().then(|| full.number())
 }
 
-struct Flow<'a> {
+struct DataFlow<'a> {
     debug: &'a mut DebugInfo,
     info: &'a FunctionInfo,
-    steps: Vec<Step>,
+    steps: Vec<FlowStep>,
     /// Registers that contain variables before each instruction, and the values of the variables.
     variables: Vec<Vec<(usize, Value)>>,
     /// Address of `fs:0`. `None` if it is not known where this file's thread-local variables are.
     thread_pointer: Option<u64>,
 }
 
-impl Flow<'_> {
+impl DataFlow<'_> {
     fn variables_in_registers(&mut self) -> Vec<Vec<(usize, Value)>> {
         let mut variables = vec![Vec::new(); self.steps.len()];
         let steps = self.steps.iter().enumerate();
@@ -240,11 +240,11 @@ impl Flow<'_> {
     fn variable_in_register(&mut self, location: &VariableLocation) -> Option<(usize, Value)> {
         let (of, part) = (location.of, location.part);
         let (register, value) = match location.place {
-            Place::Register(register) => (register, self.pointer(of, part, 0)),
-            Place::Value { register, offset } => {
+            ValueLocation::Register(register) => (register, self.pointer(of, part, 0)),
+            ValueLocation::Value { register, offset } => {
                 (register, self.pointer(of, part, offset.wrapping_neg()))
             }
-            Place::Memory { register, offset } => {
+            ValueLocation::Memory { register, offset } => {
                 let (to, stepped) = self.debug.element(of);
                 let offset = offset.wrapping_neg();
                 let value = Value::Pointer {
@@ -254,7 +254,7 @@ impl Flow<'_> {
                 };
                 (register, value)
             }
-            Place::Frame(_) | Place::Address(_) => return None,
+            ValueLocation::Frame(_) | ValueLocation::Address(_) => return None,
         };
         let register = *BY_DWARF_NUMBER.get(usize::from(register))?;
         Some((register, value))
@@ -297,7 +297,7 @@ impl Flow<'_> {
     }
 
     /// State at the start of each block. `None` if no known path leads there.
-    fn solve(&mut self) -> Vec<Option<State>> {
+    fn solve(&mut self) -> Vec<Option<FlowState>> {
         let blocks = self.blocks();
         let by_address = self.by_address();
         let by_first: HashMap<usize, usize> = blocks
@@ -305,7 +305,7 @@ impl Flow<'_> {
             .enumerate()
             .map(|(n, block)| (block.start, n))
             .collect();
-        let mut starts: Vec<Option<State>> = vec![None; blocks.len()];
+        let mut starts: Vec<Option<FlowState>> = vec![None; blocks.len()];
         let entry = self
             .info
             .code
@@ -314,7 +314,7 @@ impl Flow<'_> {
         let Some(entry) = entry.and_then(|at| by_first.get(at)) else {
             return starts;
         };
-        let mut first = State::default();
+        let mut first = FlowState::default();
         // The return address is below the canonical frame address.
         first.registers[RSP] = Value::Stack(-8);
         starts[*entry] = Some(first);
@@ -339,7 +339,7 @@ impl Flow<'_> {
                     let met = match &starts[next] {
                         None => state.clone(),
                         // Give up on what has not settled.
-                        Some(_) if pass >= MAX_PASSES => State::default(),
+                        Some(_) if pass >= MAX_PASSES => FlowState::default(),
                         Some(known) => self.meet(known, &state),
                     };
                     if starts[next].as_ref() != Some(&met) {
@@ -379,8 +379,8 @@ impl Flow<'_> {
         next
     }
 
-    fn meet(&mut self, a: &State, b: &State) -> State {
-        let mut met = State::default();
+    fn meet(&mut self, a: &FlowState, b: &FlowState) -> FlowState {
+        let mut met = FlowState::default();
         for n in 0..REGISTERS {
             met.registers[n] = self.meet_values(a.registers[n], b.registers[n]);
         }
@@ -446,7 +446,7 @@ impl Flow<'_> {
     }
 
     /// Puts variables into the registers that contain them before an instruction.
-    fn add_variables(&mut self, at: usize, state: &mut State) {
+    fn add_variables(&mut self, at: usize, state: &mut FlowState) {
         for n in 0..self.variables[at].len() {
             let (register, value) = self.variables[at][n];
             let known = state.registers[register];
@@ -507,13 +507,13 @@ impl Flow<'_> {
     }
 
     /// Value of the address that an operand has.
-    fn address(&mut self, memory: &UsedMemory, state: &State) -> Value {
+    fn address(&mut self, memory: &UsedMemory, state: &FlowState) -> Value {
         self.indexed_address(memory, state).0
     }
 
     /// The same without the constant part of an index into a variable, and this part: with `i - 1` as
     /// an index, the address is not in the variable.
-    fn indexed_address(&mut self, memory: &UsedMemory, state: &State) -> (Value, i64) {
+    fn indexed_address(&mut self, memory: &UsedMemory, state: &FlowState) -> (Value, i64) {
         let value_of = |register| general(register).map_or(Value::Null, |n| state.registers[n]);
         let (base, index) = (value_of(memory.base()), value_of(memory.index()));
         let by = match memory.scale() == 1 && is_number(base) && !is_number(index) {
@@ -526,7 +526,7 @@ impl Flow<'_> {
         }
     }
 
-    fn address_without_index(&mut self, memory: &UsedMemory, state: &State) -> Value {
+    fn address_without_index(&mut self, memory: &UsedMemory, state: &FlowState) -> Value {
         if memory.base() == Register::RIP || memory.base() == Register::EIP {
             let at = memory.displacement();
             return Value::Address { at, stepped: false };
@@ -576,7 +576,7 @@ impl Flow<'_> {
         &mut self,
         at: usize,
         memory: &UsedMemory,
-        state: &State,
+        state: &FlowState,
         symbol_at: &mut SymbolAt,
     ) -> Result<DataAccess, NoType> {
         let ip = self.steps[at].instruction.ip();
@@ -647,7 +647,7 @@ impl Flow<'_> {
     }
 
     /// Type of a variable on the stack that a store initialises just before its scope begins.
-    fn declared_next(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+    fn declared_next(&mut self, at: usize, memory: &UsedMemory, state: &FlowState) -> Value {
         let ip = self.steps[at].instruction.ip();
         let Value::Stack(slot) = self.address(memory, state) else {
             return Value::Unknown;
@@ -668,12 +668,12 @@ impl Flow<'_> {
 
     /// The variable on the stack at an offset from the canonical frame address, and the offset in
     /// it. Of several, the smallest.
-    fn on_stack(&mut self, ip: u64, at: i64, state: &State) -> Option<(TypeRef, i64)> {
+    fn on_stack(&mut self, ip: u64, at: i64, state: &FlowState) -> Option<(TypeRef, i64)> {
         let mut best: Option<(u64, TypeRef, i64)> = None;
         for location in self.info.locations.iter().filter(|l| l.range.contains(&ip)) {
             let start = match location.place {
-                Place::Frame(offset) => offset,
-                Place::Memory { register, offset } => {
+                ValueLocation::Frame(offset) => offset,
+                ValueLocation::Memory { register, offset } => {
                     let register = BY_DWARF_NUMBER.get(usize::from(register));
                     match register.map(|&register| state.registers[register]) {
                         Some(Value::Stack(base)) => base.wrapping_add(offset),
@@ -697,7 +697,7 @@ impl Flow<'_> {
     }
 
     /// Value that a load of 8 bytes yields.
-    fn loaded(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+    fn loaded(&mut self, at: usize, memory: &UsedMemory, state: &FlowState) -> Value {
         let value = self.known_load(at, memory, state);
         self.originating(value, at)
     }
@@ -717,7 +717,7 @@ impl Flow<'_> {
         }
     }
 
-    fn known_load(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+    fn known_load(&mut self, at: usize, memory: &UsedMemory, state: &FlowState) -> Value {
         match self.address(memory, state) {
             // The block at the thread pointer begins with its own address.
             Value::Address { at, stepped } if Some(at) == self.thread_pointer => {
@@ -730,7 +730,7 @@ impl Flow<'_> {
     }
 
     /// Value that the declared type of the data at an operand gives.
-    fn declared(&mut self, at: usize, memory: &UsedMemory, state: &State) -> Value {
+    fn declared(&mut self, at: usize, memory: &UsedMemory, state: &FlowState) -> Value {
         let ip = self.steps[at].instruction.ip();
         let (address, by) = self.indexed_address(memory, state);
         let (of, offset) = match address {
@@ -763,7 +763,7 @@ impl Flow<'_> {
     }
 
     /// Value of an operand that is a register or a constant.
-    fn operand(&mut self, at: usize, number: u32, state: &State) -> Value {
+    fn operand(&mut self, at: usize, number: u32, state: &FlowState) -> Value {
         let instruction = self.steps[at].instruction;
         match instruction.op_kind(number) {
             OpKind::Register => {
@@ -792,7 +792,7 @@ impl Flow<'_> {
     }
 
     /// Changes the state as an instruction does.
-    fn execute(&mut self, at: usize, state: &mut State) {
+    fn execute(&mut self, at: usize, state: &mut FlowState) {
         let instruction = self.steps[at].instruction;
         match instruction.mnemonic() {
             Mnemonic::Call => return self.call(&instruction, at, state),
@@ -906,7 +906,7 @@ impl Flow<'_> {
         shifted(value, by, false)
     }
 
-    fn effective_address(&mut self, instruction: &Instruction, state: &State) -> Value {
+    fn effective_address(&mut self, instruction: &Instruction, state: &FlowState) -> Value {
         let displacement = instruction.memory_displacement64();
         if instruction.is_ip_rel_memory_operand() {
             return Value::Address {
@@ -942,7 +942,7 @@ impl Flow<'_> {
         }
     }
 
-    fn store(&mut self, at: usize, state: &mut State) {
+    fn store(&mut self, at: usize, state: &mut FlowState) {
         let Some(memory) = self.steps[at].memory else {
             return;
         };
@@ -959,7 +959,7 @@ impl Flow<'_> {
 
     /// The value that a move stores. A register without a type gets that of the pointer that it is
     /// stored in, such as fresh memory that becomes an element of an array.
-    fn stored(&mut self, at: usize, memory: &UsedMemory, state: &mut State) -> Value {
+    fn stored(&mut self, at: usize, memory: &UsedMemory, state: &mut FlowState) -> Value {
         let value = self.operand(at, 1, state);
         let is_on_stack = matches!(self.address(memory, state), Value::Stack(_));
         let source = general(self.steps[at].instruction.op1_register());
@@ -983,7 +983,7 @@ impl Flow<'_> {
         declared
     }
 
-    fn call(&mut self, instruction: &Instruction, at: usize, state: &mut State) {
+    fn call(&mut self, instruction: &Instruction, at: usize, state: &mut FlowState) {
         let returned = self.info.returned.get(&instruction.next_ip()).copied();
         let returned = returned.or_else(|| self.returned_by_pointer(at, state));
         for register in CLOBBERED {
@@ -994,7 +994,7 @@ impl Flow<'_> {
     }
 
     /// Type that a call through a pointer in memory returns.
-    fn returned_by_pointer(&mut self, at: usize, state: &State) -> Option<TypeRef> {
+    fn returned_by_pointer(&mut self, at: usize, state: &FlowState) -> Option<TypeRef> {
         let memory = self.steps[at].memory?;
         if self.steps[at].instruction.op0_kind() != OpKind::Memory {
             return None;
@@ -1008,7 +1008,7 @@ impl Flow<'_> {
         }
     }
 
-    fn forget_written(&self, at: usize, state: &mut State) {
+    fn forget_written(&self, at: usize, state: &mut FlowState) {
         for &register in &self.steps[at].written {
             state.registers[register] = Value::Unknown;
         }
@@ -1047,7 +1047,7 @@ fn is_immediate(kind: OpKind) -> bool {
 
 /// Gives the type of a value to all copies of it. The value is `offset` behind what the
 /// instruction at `origin` yielded.
-fn give_type(state: &mut State, (origin, offset): (u64, i64), value: Value) {
+fn give_type(state: &mut FlowState, (origin, offset): (u64, i64), value: Value) {
     let copies = state.registers.iter_mut().chain(state.slots.values_mut());
     for copy in copies {
         if let Value::Untyped {
@@ -1173,7 +1173,7 @@ fn sum(a: Value, b: Value) -> Value {
 }
 
 /// Stores a value on the stack, over what was there.
-fn set_slot(state: &mut State, slot: i64, value: Value, bytes: i64) {
+fn set_slot(state: &mut FlowState, slot: i64, value: Value, bytes: i64) {
     let covered: Vec<i64> = state
         .slots
         .range(slot.saturating_sub(7)..slot.saturating_add(bytes))

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use memgauge_analyze::{DataType, TypeHole, TypeMember};
 
 use super::debug_info::DebugInfo;
-use super::definitions::{FlatType, Fold, Leaf, Member, Record, Type, TypeRef};
+use super::definitions::{FlatType, Fold, Leaf, Member, RecordType, Type, TypeRef};
 
 /// Maximum nesting of records and arrays. Deeper ones come from damaged files.
 const MAX_DEPTH: usize = 16;
@@ -177,7 +177,7 @@ impl DebugInfo {
     }
 
     /// The first member of a record at an offset, the offset in it, and its name.
-    fn member_of(&mut self, record: &Record, offset: u64) -> Option<(TypeRef, u64, String)> {
+    fn member_of(&mut self, record: &RecordType, offset: u64) -> Option<(TypeRef, u64, String)> {
         record.members.iter().find_map(|member| {
             let within = offset.checked_sub(member.offset)?;
             let bytes = member.bit_bytes.unwrap_or_else(|| self.bytes(member.of));
@@ -242,7 +242,7 @@ impl DebugInfo {
         flat
     }
 
-    fn flatten(&mut self, record: &Record, path: &Path, out: &mut Members) {
+    fn flatten(&mut self, record: &RecordType, path: &Path, out: &mut Members) {
         for member in &record.members {
             if out.leaves.len() >= MAX_MEMBERS {
                 return;
@@ -299,7 +299,7 @@ impl DebugInfo {
 
 /// Whether the members of a member are listed in its place. Unions, wrappers of a single value and
 /// types of standard libraries stay whole.
-fn is_opened(inner: &Record, member: &Member, path: &Path) -> bool {
+fn is_opened(inner: &RecordType, member: &Member, path: &Path) -> bool {
     let is_foreign = is_library(&inner.name) && !path.is_library;
     let is_wrapper = inner.members.len() < 2 && !member.is_base;
     !inner.is_union && !is_foreign && !is_wrapper && path.depth < MAX_DEPTH
