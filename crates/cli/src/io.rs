@@ -15,7 +15,7 @@ use memgauge_host::sys::signals::interrupts;
 use memgauge_io::{AccountingOptions, GroupedCommand, IoFilter, IoInterval, IoRecorder, Meter};
 use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
-use memgauge_top::io::{Live, add_interval};
+use memgauge_top::io::{LiveIo, add_interval};
 use memgauge_trace::CommandEnd;
 
 use crate::args::{GroupBy, Io, SortOrder};
@@ -44,7 +44,7 @@ pub(crate) fn io(args: &Io) -> anyhow::Result<Exit> {
             run.meter.memory().source(),
             run.meter.memory().missing_reason(),
         );
-        let mut live = Live::start(order(args), by(args), args.rows, [&source, missing_reason])?;
+        let mut live = LiveIo::start(order(args), by(args), args.rows, [&source, missing_reason])?;
         run.until(LOOK_AROUND, &mut |run, interval| {
             live.show(run.elapsed(), interval)
         })

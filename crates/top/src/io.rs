@@ -26,7 +26,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 
 /// The user's choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Choice {
+struct IoChoice {
     order: IoOrder,
     by: IoBy,
     /// Show sums since the start instead of the last interval.
@@ -39,34 +39,34 @@ struct Choice {
 
 /// Action that a key requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
+enum IoKeyRequest {
     Quit,
     Redraw,
     Nothing,
 }
 
-impl Choice {
-    fn key(&mut self, key: KeyEvent) -> Request {
+impl IoChoice {
+    fn key(&mut self, key: KeyEvent) -> IoKeyRequest {
         if key.kind == KeyEventKind::Release {
-            return Request::Nothing;
+            return IoKeyRequest::Nothing;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c') if control => Request::Quit,
+            KeyCode::Char('c') if control => IoKeyRequest::Quit,
             code if self.search.typing => match self.search.key(code) {
-                true => Request::Redraw,
-                false => Request::Nothing,
+                true => IoKeyRequest::Redraw,
+                false => IoKeyRequest::Nothing,
             },
-            KeyCode::Char('q') => Request::Quit,
+            KeyCode::Char('q') => IoKeyRequest::Quit,
             _ if self.help => {
                 self.help = false;
-                Request::Redraw
+                IoKeyRequest::Redraw
             }
             code => self.command_key(code),
         }
     }
 
-    fn command_key(&mut self, code: KeyCode) -> Request {
+    fn command_key(&mut self, code: KeyCode) -> IoKeyRequest {
         match code {
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('t') => self.order = IoOrder::Total,
@@ -85,9 +85,9 @@ impl Choice {
             KeyCode::Char(' ') => self.paused = !self.paused,
             KeyCode::Char('/') => self.search.typing = true,
             KeyCode::Esc => self.search.text.clear(),
-            _ => return Request::Nothing,
+            _ => return IoKeyRequest::Nothing,
         }
-        Request::Redraw
+        IoKeyRequest::Redraw
     }
 
     /// Lines of the summary that match the user's choices.
@@ -150,8 +150,8 @@ Columns
 ";
 
 /// The terminal while it shows the table.
-pub struct Live {
-    choice: Choice,
+pub struct LiveIo {
+    choice: IoChoice,
     rows: usize,
     recent: IoAccounts,
     all: IoAccounts,
@@ -159,7 +159,7 @@ pub struct Live {
     drawn: Duration,
 }
 
-impl Live {
+impl LiveIo {
     /// Takes the terminal and draws an empty table. `counters` are the source of memory
     /// counters, and the reason if there is none.
     ///
@@ -170,7 +170,7 @@ impl Live {
         by: IoBy,
         rows: usize,
         counters: [&str; 2],
-    ) -> anyhow::Result<Live> {
+    ) -> anyhow::Result<LiveIo> {
         let mut empty = IoAccounts::default();
         empty.set_counter_source(counters[0], counters[1]);
         screen::enable_raw_mode()?;
@@ -181,11 +181,11 @@ impl Live {
             screen::DisableLineWrap,
             cursor::Hide
         )?;
-        let mut live = Live {
-            choice: Choice {
+        let mut live = LiveIo {
+            choice: IoChoice {
                 order,
                 by,
-                ..Choice::default()
+                ..IoChoice::default()
             },
             rows,
             recent: empty.clone(),
@@ -216,9 +216,9 @@ impl Live {
         while terminal::stdout_has_screen() && poll(Duration::ZERO)? {
             match read()? {
                 Event::Key(key) => match self.choice.key(key) {
-                    Request::Quit => return Ok(false),
-                    Request::Redraw => redraw = true,
-                    Request::Nothing => {}
+                    IoKeyRequest::Quit => return Ok(false),
+                    IoKeyRequest::Redraw => redraw = true,
+                    IoKeyRequest::Nothing => {}
                 },
                 Event::Resize(..) => redraw = true,
                 _ => {}
@@ -283,7 +283,7 @@ fn frame<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.map(|line| format!("\x1b[K{line}\r\n")).collect()
 }
 
-impl Drop for Live {
+impl Drop for LiveIo {
     fn drop(&mut self) {
         let _ = execute!(
             std::io::stdout(),
@@ -300,8 +300,8 @@ mod tests {
     use super::*;
     use memgauge_analyze::IoLine;
 
-    fn press(choice: &mut Choice, keys: &str) -> Request {
-        let mut request = Request::Nothing;
+    fn press(choice: &mut IoChoice, keys: &str) -> IoKeyRequest {
+        let mut request = IoKeyRequest::Nothing;
         for c in keys.chars() {
             let code = if c == '\n' {
                 KeyCode::Enter
@@ -315,28 +315,28 @@ mod tests {
 
     #[test]
     fn keys_sort_pause_and_quit() {
-        let mut choice = Choice::default();
-        assert_eq!(press(&mut choice, "o s"), Request::Redraw);
+        let mut choice = IoChoice::default();
+        assert_eq!(press(&mut choice, "o s"), IoKeyRequest::Redraw);
         assert!(choice.paused && choice.since_start && choice.order == IoOrder::Out);
-        assert_eq!(press(&mut choice, "gg"), Request::Redraw);
+        assert_eq!(press(&mut choice, "gg"), IoKeyRequest::Redraw);
         assert_eq!(choice.by, IoBy::User);
-        assert_eq!(press(&mut choice, "x"), Request::Nothing);
-        assert_eq!(press(&mut choice, "q"), Request::Quit);
+        assert_eq!(press(&mut choice, "x"), IoKeyRequest::Nothing);
+        assert_eq!(press(&mut choice, "q"), IoKeyRequest::Quit);
     }
 
     #[test]
     fn a_question_mark_shows_help_that_any_key_closes() {
-        let mut choice = Choice::default();
-        assert_eq!(press(&mut choice, "?"), Request::Redraw);
+        let mut choice = IoChoice::default();
+        assert_eq!(press(&mut choice, "?"), IoKeyRequest::Redraw);
         assert!(choice.help);
-        assert_eq!(press(&mut choice, "o"), Request::Redraw);
+        assert_eq!(press(&mut choice, "o"), IoKeyRequest::Redraw);
         assert!(!choice.help && choice.order == IoOrder::Total);
-        assert_eq!(press(&mut choice, "?q"), Request::Quit);
+        assert_eq!(press(&mut choice, "?q"), IoKeyRequest::Quit);
     }
 
     #[test]
     fn the_heading_says_by_what_lines_are_grouped_and_fits_80_columns() {
-        let mut choice = Choice::default();
+        let mut choice = IoChoice::default();
         for by in ["process", "command", "user", "control group"] {
             let status = choice.status();
             assert!(status.ends_with(&format!("by {by}")), "{status}");
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_is_typed_after_a_slash_selects_lines() {
-        let mut choice = Choice::default();
+        let mut choice = IoChoice::default();
         press(&mut choice, "/quack\n");
         assert_eq!(
             (choice.search.text.as_str(), choice.search.typing),

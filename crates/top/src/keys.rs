@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use memgauge_console::search::Search;
 
-use super::model::{Line, Sampling, Snapshot, TopOrder};
+use super::model::{SamplingState, Snapshot, TaskLine, TopOrder};
 
 /// Process and thread of a line.
 pub(super) type LineId = (u32, Option<u32>);
@@ -32,7 +32,7 @@ pub(super) struct Choice {
 
 /// Action that a key requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Request {
+pub(super) enum KeyRequest {
     Quit,
     /// Draw the same data again.
     Redraw,
@@ -46,7 +46,7 @@ pub(super) enum Request {
 }
 
 impl Choice {
-    fn all<'a>(&self, shown: &'a Snapshot) -> &'a [Line] {
+    fn all<'a>(&self, shown: &'a Snapshot) -> &'a [TaskLine] {
         match self.threads {
             true => &shown.threads,
             false => &shown.processes,
@@ -54,9 +54,9 @@ impl Choice {
     }
 
     /// Lines that match the search, in order.
-    pub(super) fn lines(&self, shown: &Snapshot) -> Vec<Line> {
+    pub(super) fn lines(&self, shown: &Snapshot) -> Vec<TaskLine> {
         let all = self.all(shown);
-        let contains = |line: &&Line| {
+        let contains = |line: &&TaskLine| {
             let numbers = [Some(line.pid), line.tid];
             self.search.text.is_empty()
                 || line.command.contains(&self.search.text)
@@ -66,14 +66,14 @@ impl Choice {
                     .flatten()
                     .any(|n| n.to_string() == self.search.text)
         };
-        let mut lines: Vec<Line> = all.iter().filter(contains).cloned().collect();
+        let mut lines: Vec<TaskLine> = all.iter().filter(contains).cloned().collect();
         self.order.sort(&mut lines);
         lines
     }
 
     /// Index of the selected line, or of the first line if it is gone.
-    pub(super) fn place(&self, lines: &[Line]) -> usize {
-        let is = |line: &Line| self.selected == Some((line.pid, line.tid));
+    pub(super) fn place(&self, lines: &[TaskLine]) -> usize {
+        let is = |line: &TaskLine| self.selected == Some((line.pid, line.tid));
         lines.iter().position(is).unwrap_or(0)
     }
 
@@ -82,9 +82,9 @@ impl Choice {
     /// selected.
     pub(super) fn deselect_ended(&mut self, before: &Snapshot, now: &Snapshot) {
         let has_ended = |shown| {
-            let is = |line: &&Line| self.selected == Some((line.pid, line.tid));
+            let is = |line: &&TaskLine| self.selected == Some((line.pid, line.tid));
             let line = self.all(shown).iter().find(is);
-            line.map(|line| line.sampling == Sampling::Ended)
+            line.map(|line| line.sampling == SamplingState::Ended)
         };
         match (has_ended(before), has_ended(now)) {
             (_, Some(false)) | (Some(true), Some(true)) => {}
@@ -101,21 +101,21 @@ impl Choice {
     }
 
     /// Handles a key. `lines` are the lines on the screen.
-    pub(super) fn key(&mut self, key: KeyEvent, lines: &[Line]) -> Request {
+    pub(super) fn key(&mut self, key: KeyEvent, lines: &[TaskLine]) -> KeyRequest {
         if key.kind == KeyEventKind::Release {
-            return Request::Nothing;
+            return KeyRequest::Nothing;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c') if control => Request::Quit,
+            KeyCode::Char('c') if control => KeyRequest::Quit,
             code if self.search.typing => match self.search.key(code) {
-                true => Request::Redraw,
-                false => Request::Nothing,
+                true => KeyRequest::Redraw,
+                false => KeyRequest::Nothing,
             },
-            KeyCode::Char('q') => Request::Quit,
+            KeyCode::Char('q') => KeyRequest::Quit,
             _ if self.help => {
                 self.help = false;
-                Request::Redraw
+                KeyRequest::Redraw
             }
             code => {
                 self.reply.clear();
@@ -125,7 +125,7 @@ impl Choice {
         }
     }
 
-    fn move_key(&mut self, code: KeyCode, lines: &[Line]) -> Option<Request> {
+    fn move_key(&mut self, code: KeyCode, lines: &[TaskLine]) -> Option<KeyRequest> {
         const PAGE: usize = 10;
         let at = self.place(lines);
         let to = match code {
@@ -139,10 +139,10 @@ impl Choice {
         };
         let line = lines.get(to.min(lines.len().saturating_sub(1)));
         self.selected = line.map(|line| (line.pid, line.tid));
-        Some(Request::Redraw)
+        Some(KeyRequest::Redraw)
     }
 
-    fn command_key(&mut self, code: KeyCode, lines: &[Line]) -> Request {
+    fn command_key(&mut self, code: KeyCode, lines: &[TaskLine]) -> KeyRequest {
         let marked = lines.get(self.place(lines));
         let process = self.open.or(marked.map(|line| line.pid));
         let is_for_process = matches!(code, KeyCode::Enter | KeyCode::Char('s' | '+' | '=' | '-'));
@@ -159,23 +159,23 @@ impl Choice {
             (KeyCode::Char(' '), _) => self.frozen = !self.frozen,
             (KeyCode::Enter, Some(pid)) => {
                 (self.open, self.heat_of) = (Some(pid), 0);
-                return Request::Look;
+                return KeyRequest::Look;
             }
             (KeyCode::Char('m'), _) if self.open.is_some() => {
                 self.heat_of += 1;
-                return Request::Look;
+                return KeyRequest::Look;
             }
             (KeyCode::Esc | KeyCode::Backspace, _) => match self.open.take() {
                 Some(_) => {}
                 None => self.search.text.clear(),
             },
-            (KeyCode::Char('s'), Some(pid)) => return Request::TurnProcess(pid),
-            (KeyCode::Char('S'), _) => return Request::TurnAll,
-            (KeyCode::Char('+' | '='), Some(pid)) => return Request::Period(pid, 0.5),
-            (KeyCode::Char('-'), Some(pid)) => return Request::Period(pid, 2.0),
-            _ => return Request::Nothing,
+            (KeyCode::Char('s'), Some(pid)) => return KeyRequest::TurnProcess(pid),
+            (KeyCode::Char('S'), _) => return KeyRequest::TurnAll,
+            (KeyCode::Char('+' | '='), Some(pid)) => return KeyRequest::Period(pid, 0.5),
+            (KeyCode::Char('-'), Some(pid)) => return KeyRequest::Period(pid, 2.0),
+            _ => return KeyRequest::Nothing,
         }
-        Request::Redraw
+        KeyRequest::Redraw
     }
 }
 
@@ -212,16 +212,16 @@ Columns
 mod tests {
     use super::*;
 
-    fn line(pid: u32, command: &str) -> Line {
-        Line {
+    fn line(pid: u32, command: &str) -> TaskLine {
+        TaskLine {
             pid,
             command: command.to_owned(),
-            ..Line::default()
+            ..TaskLine::default()
         }
     }
 
-    fn press(choice: &mut Choice, lines: &[Line], codes: &[KeyCode]) -> Request {
-        let mut request = Request::Nothing;
+    fn press(choice: &mut Choice, lines: &[TaskLine], codes: &[KeyCode]) -> KeyRequest {
+        let mut request = KeyRequest::Nothing;
         for code in codes {
             request = choice.key(KeyEvent::new(*code, KeyModifiers::NONE), lines);
         }
@@ -247,7 +247,7 @@ mod tests {
             "the last line is the last"
         );
         assert_eq!(choice.place(&lines[..2]), 0, "it is gone");
-        assert_eq!(press(&mut choice, &[], &[KeyCode::Up]), Request::Redraw);
+        assert_eq!(press(&mut choice, &[], &[KeyCode::Up]), KeyRequest::Redraw);
         assert_eq!(choice.selected, None);
     }
 
@@ -259,26 +259,26 @@ mod tests {
         assert_eq!(choice.place(&lines), 0);
         let minus = [KeyCode::Char('-')];
         let asked = press(&mut choice, &lines, &minus);
-        assert_eq!(asked, Request::Period(2, 2.0), "the first");
+        assert_eq!(asked, KeyRequest::Period(2, 2.0), "the first");
         lines.reverse();
         let asked = press(&mut choice, &lines, &minus);
-        assert_eq!(asked, Request::Period(2, 2.0), "the same again");
+        assert_eq!(asked, KeyRequest::Period(2, 2.0), "the same again");
     }
 
     #[test]
     fn the_mark_returns_to_the_first_line_when_its_process_ends() {
-        let shown = |lines: &[(u32, Sampling)]| Snapshot {
+        let shown = |lines: &[(u32, SamplingState)]| Snapshot {
             processes: lines
                 .iter()
-                .map(|&(pid, sampling)| Line {
+                .map(|&(pid, sampling)| TaskLine {
                     sampling,
                     ..line(pid, "a")
                 })
                 .collect(),
             ..Snapshot::default()
         };
-        let both = shown(&[(1, Sampling::On), (2, Sampling::On)]);
-        let ended = shown(&[(2, Sampling::On), (1, Sampling::Ended)]);
+        let both = shown(&[(1, SamplingState::On), (2, SamplingState::On)]);
+        let ended = shown(&[(2, SamplingState::On), (1, SamplingState::Ended)]);
         let mut choice = Choice {
             selected: Some((1, None)),
             ..Choice::default()
@@ -291,7 +291,7 @@ mod tests {
         choice.selected = Some((1, None));
         choice.deselect_ended(&ended, &ended);
         assert_eq!(choice.selected, Some((1, None)));
-        choice.deselect_ended(&ended, &shown(&[(2, Sampling::On)]));
+        choice.deselect_ended(&ended, &shown(&[(2, SamplingState::On)]));
         assert_eq!(choice.selected, None);
     }
 
@@ -300,16 +300,25 @@ mod tests {
         let lines = [line(1, "a"), line(2, "b")];
         let mut choice = Choice::default();
         let plus = KeyCode::Char('+');
-        assert_eq!(press(&mut choice, &lines, &[plus]), Request::Period(1, 0.5));
-        assert_eq!(press(&mut choice, &lines, &[KeyCode::Enter]), Request::Look);
+        assert_eq!(
+            press(&mut choice, &lines, &[plus]),
+            KeyRequest::Period(1, 0.5)
+        );
+        assert_eq!(
+            press(&mut choice, &lines, &[KeyCode::Enter]),
+            KeyRequest::Look
+        );
         press(&mut choice, &lines, &[KeyCode::Down]);
         let s = KeyCode::Char('s');
-        assert_eq!(press(&mut choice, &lines, &[s]), Request::TurnProcess(1));
+        assert_eq!(press(&mut choice, &lines, &[s]), KeyRequest::TurnProcess(1));
         let back = [KeyCode::Esc, s];
-        assert_eq!(press(&mut choice, &lines, &back), Request::TurnProcess(2));
-        assert_eq!(press(&mut choice, &[], &[s]), Request::Nothing);
+        assert_eq!(
+            press(&mut choice, &lines, &back),
+            KeyRequest::TurnProcess(2)
+        );
+        assert_eq!(press(&mut choice, &[], &[s]), KeyRequest::Nothing);
         let all = KeyCode::Char('S');
-        assert_eq!(press(&mut choice, &[], &[all]), Request::TurnAll);
+        assert_eq!(press(&mut choice, &[], &[all]), KeyRequest::TurnAll);
     }
 
     #[test]
@@ -322,7 +331,7 @@ mod tests {
         let typed = "/duckq".chars().map(KeyCode::Char).collect::<Vec<_>>();
         assert_eq!(
             press(&mut choice, &[], &typed),
-            Request::Redraw,
+            KeyRequest::Redraw,
             "q is a letter"
         );
         press(&mut choice, &[], &[KeyCode::Backspace, KeyCode::Enter]);
@@ -341,6 +350,6 @@ mod tests {
         press(&mut choice, &[], &[KeyCode::Char('?'), KeyCode::Char('o')]);
         assert!(!choice.help && choice.order == TopOrder::Samples);
         let quit = [KeyCode::Char('?'), KeyCode::Char('q')];
-        assert_eq!(press(&mut choice, &[], &quit), Request::Quit);
+        assert_eq!(press(&mut choice, &[], &quit), KeyRequest::Quit);
     }
 }

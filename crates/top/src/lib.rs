@@ -31,12 +31,12 @@ use memgauge_console::terminal;
 use memgauge_host::sys::signals::interrupts;
 use memgauge_report::Style;
 
-use crate::sampler::{Wanted, is_clock};
+use crate::sampler::{SamplingRequest, is_clock};
 use figures::spoken_period;
-use keys::{Choice, Request};
+use keys::{Choice, KeyRequest};
 use model::{Snapshot, TopOrder};
 use screen::{DetailLayout, ScreenSize, draw, heat_columns};
-use started::Output;
+use started::ProgramOutput;
 use watch::{DetailRequest, Plan, Watch};
 
 /// Time between two checks of keys and buffers. A buffer of 4096 samples is far from full by then.
@@ -139,10 +139,10 @@ pub fn top(args: &Top) -> anyhow::Result<Exit> {
         named: args.pid.clone(),
         command: args.command.clone(),
         output: match text {
-            true => Output::StandardError,
-            false => Output::Nowhere,
+            true => ProgramOutput::StandardError,
+            false => ProgramOutput::Nowhere,
         },
-        wanted: Wanted {
+        request: SamplingRequest {
             event: args.event.clone(),
             clock,
             period: args.period,
@@ -162,7 +162,7 @@ pub fn top(args: &Top) -> anyhow::Result<Exit> {
     let looks = if args.once { Some(1) } else { args.looks };
     match text {
         true => print_intervals(&mut watch, args, every, looks, choice),
-        false => Live::start(choice)?.run(&mut watch, every, looks),
+        false => LiveTop::start(choice)?.run(&mut watch, every, looks),
     }
 }
 
@@ -229,15 +229,15 @@ fn print_intervals(
 }
 
 /// The terminal while it shows the screen.
-struct Live {
+struct LiveTop {
     choice: Choice,
     shown: Snapshot,
     /// False until the first interval has ended.
     has_looked: bool,
 }
 
-impl Live {
-    fn start(choice: Choice) -> anyhow::Result<Live> {
+impl LiveTop {
+    fn start(choice: Choice) -> anyhow::Result<LiveTop> {
         screen_of::enable_raw_mode()?;
         execute!(
             std::io::stdout(),
@@ -245,7 +245,7 @@ impl Live {
             screen_of::DisableLineWrap,
             cursor::Hide
         )?;
-        Ok(Live {
+        Ok(LiveTop {
             choice,
             shown: Snapshot::default(),
             has_looked: false,
@@ -318,22 +318,22 @@ impl Live {
         };
         let lines = self.choice.lines(&self.shown);
         match self.choice.key(key, &lines) {
-            Request::Quit => return Ok(false),
-            Request::Nothing => return Ok(true),
-            Request::Look => self.shown.detail = self.opened().map(|into| watch.detail_of(into)),
-            Request::Redraw => {}
-            Request::TurnAll => {
+            KeyRequest::Quit => return Ok(false),
+            KeyRequest::Nothing => return Ok(true),
+            KeyRequest::Look => self.shown.detail = self.opened().map(|into| watch.detail_of(into)),
+            KeyRequest::Redraw => {}
+            KeyRequest::TurnAll => {
                 watch.turn_all();
                 self.shown.on = !self.shown.on;
             }
-            Request::TurnProcess(pid) => {
+            KeyRequest::TurnProcess(pid) => {
                 self.choice.reply = match watch.turn_process(pid) {
                     Ok(true) => format!("process {pid} is sampled from now on"),
                     Ok(false) => format!("process {pid} is not sampled from now on"),
                     Err(why) => why,
                 };
             }
-            Request::Period(pid, factor) => {
+            KeyRequest::Period(pid, factor) => {
                 self.choice.reply = match watch.change_period(pid, factor) {
                     Ok(period) => {
                         let period = spoken_period(period, self.shown.timer);
@@ -386,7 +386,7 @@ fn screen_size() -> (usize, usize) {
     (usize::from(columns), usize::from(rows))
 }
 
-impl Drop for Live {
+impl Drop for LiveTop {
     fn drop(&mut self) {
         let _ = execute!(
             std::io::stdout(),

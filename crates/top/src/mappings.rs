@@ -5,12 +5,12 @@ use memgauge_host::maps::{self, MapsLine as Mapping};
 
 /// All mappings of a process by address.
 #[derive(Debug, Default)]
-pub(crate) struct Mappings(Vec<Mapping>);
+pub(crate) struct ProcessMappings(Vec<Mapping>);
 
-impl Mappings {
+impl ProcessMappings {
     /// Current mappings of a process. Empty if it has ended.
-    pub(crate) fn of(pid: u32) -> Mappings {
-        Mappings(maps::of_process(pid))
+    pub(crate) fn of(pid: u32) -> ProcessMappings {
+        ProcessMappings(maps::of_process(pid))
     }
 
     /// True if there are no mappings.
@@ -101,8 +101,8 @@ pub(crate) mod tests {
 7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0   [stack]
 ";
 
-    pub(crate) fn sample() -> Mappings {
-        Mappings(maps::parse(MAPS.as_bytes()))
+    pub(crate) fn sample() -> ProcessMappings {
+        ProcessMappings(maps::parse(MAPS.as_bytes()))
     }
 
     #[test]

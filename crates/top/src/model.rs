@@ -16,7 +16,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Sums of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sums {
+pub(super) struct SampleCounts {
     pub(super) samples: u64,
     pub(super) with_address: u64,
     /// Samples with a known data source, and those from memory and from another node.
@@ -28,7 +28,7 @@ pub(super) struct Sums {
     pub(super) latency_cycles: u64,
 }
 
-impl Sums {
+impl SampleCounts {
     pub(super) fn take(&mut self, sample: &Sample) {
         let remote = matches!(
             sample.source,
@@ -52,7 +52,7 @@ pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
 
 /// Sampling state of a process or thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Sampling {
+pub(super) enum SamplingState {
     On,
     /// Stopped with a key.
     Stopped,
@@ -65,15 +65,15 @@ pub(super) enum Sampling {
 
 /// A process or a thread.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Line {
+pub(super) struct TaskLine {
     pub(super) pid: u32,
     /// Thread. `None` for the whole process.
     pub(super) tid: Option<u32>,
     pub(super) user: String,
     pub(super) command: String,
-    pub(super) sampling: Sampling,
+    pub(super) sampling: SamplingState,
     /// Sums of the last interval.
-    pub(super) sums: Sums,
+    pub(super) sums: SampleCounts,
     /// CPU use. 1 is one CPU all the time.
     pub(super) cpu: f64,
     pub(super) faults_per_s: Option<f64>,
@@ -91,7 +91,7 @@ pub(super) struct Line {
     pub(super) lost: u64,
 }
 
-impl Line {
+impl TaskLine {
     /// Bytes that it used in the last interval, if they were read.
     pub(super) fn used_bytes(&self) -> Option<u64> {
         self.working_set?.used_bytes
@@ -145,8 +145,8 @@ impl TopOrder {
 
     /// Sorts lines by falling value. Among equals, the busier one comes first, then the smaller
     /// number.
-    pub(super) fn sort(self, lines: &mut [Line]) {
-        let size = |line: &Line| match self {
+    pub(super) fn sort(self, lines: &mut [TaskLine]) {
+        let size = |line: &TaskLine| match self {
             TopOrder::Samples => line.sums.samples as f64,
             TopOrder::Cpu => line.cpu,
             TopOrder::Faults => line.faults_per_s.unwrap_or(0.0),
@@ -155,7 +155,7 @@ impl TopOrder {
             TopOrder::WorkingSet => line.used_bytes().unwrap_or(0) as f64,
             TopOrder::Pid => 0.0,
         };
-        let busy = |line: &Line| match self {
+        let busy = |line: &TaskLine| match self {
             TopOrder::Pid => 0.0,
             _ => line.cpu,
         };
@@ -255,7 +255,7 @@ impl RecentSamples {
     }
 
     /// Sums by region of interest. Empty if no sample is inside one.
-    pub(super) fn regions(&self, names: impl Fn(RegionId) -> String) -> Vec<Place> {
+    pub(super) fn regions(&self, names: impl Fn(RegionId) -> String) -> Vec<TopPlace> {
         let mut sums: BTreeMap<Option<RegionId>, (u64, u64)> = BTreeMap::new();
         for kept in &self.kept {
             let sum = sums.entry(kept.region).or_default();
@@ -278,7 +278,7 @@ impl RecentSamples {
 
 /// A code or data location and its share of the last minute's samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TopPlace {
     pub(super) name: String,
     /// File or kind of memory.
     pub(super) within: String,
@@ -287,10 +287,10 @@ pub(super) struct Place {
 }
 
 /// Converts sums by location to a list, the largest first.
-pub(super) fn largest_first(places: BTreeMap<(String, String), (u64, u64)>) -> Vec<Place> {
-    let mut all: Vec<Place> = places
+pub(super) fn largest_first(places: BTreeMap<(String, String), (u64, u64)>) -> Vec<TopPlace> {
+    let mut all: Vec<TopPlace> = places
         .into_iter()
-        .map(|((name, within), (samples, stands_for))| Place {
+        .map(|((name, within), (samples, stands_for))| TopPlace {
             name,
             within,
             samples,
@@ -303,7 +303,7 @@ pub(super) fn largest_first(places: BTreeMap<(String, String), (u64, u64)>) -> V
 
 /// Samples by address and second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heat {
+pub(super) struct RegionHeat {
     pub(super) region: String,
     /// First byte of the first row.
     pub(super) start: u64,
@@ -312,14 +312,14 @@ pub(super) struct Heat {
     pub(super) cells: Vec<Vec<u64>>,
 }
 
-impl Heat {
+impl RegionHeat {
     /// Builds the map. Rows are equal ranges, the smallest power of two for which `rows` of them
     /// contain every sampled address. Columns are equal parts of the last minute.
     pub(super) fn of(
         samples: &[(u64, u64)],
         now_ns: u64,
         (rows, columns): (usize, usize),
-    ) -> Option<Heat> {
+    ) -> Option<RegionHeat> {
         let low = samples.iter().map(|s| s.1).min()?;
         let high = samples.iter().map(|s| s.1).max()?;
         let (rows, columns) = (rows.max(1), columns.max(1));
@@ -342,7 +342,7 @@ impl Heat {
                 *cell += 1;
             }
         }
-        Some(Heat {
+        Some(RegionHeat {
             region: String::new(),
             start: first * row_bytes,
             row_bytes,
@@ -364,11 +364,11 @@ pub(super) struct ProcessDetail {
     pub(super) ended_unseen: bool,
     /// Lost samples of this process. Shares refer to the others.
     pub(super) lost: u64,
-    pub(super) code: Vec<Place>,
-    pub(super) data: Vec<Place>,
+    pub(super) code: Vec<TopPlace>,
+    pub(super) data: Vec<TopPlace>,
     /// Regions of interest, if samples are inside any.
-    pub(super) regions: Vec<Place>,
-    pub(super) heat: Option<Heat>,
+    pub(super) regions: Vec<TopPlace>,
+    pub(super) heat: Option<RegionHeat>,
 }
 
 /// Resources used by memgauge itself.
@@ -394,8 +394,8 @@ pub(super) struct Snapshot {
     /// True if the event reports data sources.
     pub(super) tells_source: bool,
     pub(super) on: bool,
-    pub(super) processes: Vec<Line>,
-    pub(super) threads: Vec<Line>,
+    pub(super) processes: Vec<TaskLine>,
+    pub(super) threads: Vec<TaskLine>,
     pub(super) own: OwnUsage,
     pub(super) lost: u64,
     /// Limitations, in sentences.
@@ -408,16 +408,16 @@ mod tests {
     use super::*;
     use memgauge_online::VirtAddr;
 
-    fn line(pid: u32, samples: u64, cpu: f64) -> Line {
-        let sums = Sums {
+    fn line(pid: u32, samples: u64, cpu: f64) -> TaskLine {
+        let sums = SampleCounts {
             samples,
-            ..Sums::default()
+            ..SampleCounts::default()
         };
-        Line {
+        TaskLine {
             pid,
             sums,
             cpu,
-            ..Line::default()
+            ..TaskLine::default()
         }
     }
 
@@ -450,7 +450,7 @@ mod tests {
             // Older than the minute: in no cell.
             (now - 60_000_000_000, 0x10_000),
         ];
-        let heat = Heat::of(&samples, now, (4, 60)).expect("there are samples");
+        let heat = RegionHeat::of(&samples, now, (4, 60)).expect("there are samples");
         assert_eq!((heat.start, heat.row_bytes), (0x10_000, 4096));
         let full = |row: usize| -> Vec<(usize, u64)> {
             let cells = heat.cells[row].iter().copied().enumerate();
@@ -460,13 +460,13 @@ mod tests {
         assert_eq!(full(1), [(58, 1)]);
         assert_eq!((full(2), full(3)), (vec![], vec![(0, 1)]));
         // Fewer rows hold the same addresses in larger stretches.
-        let heat = Heat::of(&samples, now, (2, 30)).expect("there are samples");
+        let heat = RegionHeat::of(&samples, now, (2, 30)).expect("there are samples");
         assert_eq!((heat.row_bytes, heat.cells.len()), (8192, 2));
         assert_eq!(heat.cells.iter().flatten().sum::<u64>(), 4);
-        assert_eq!(Heat::of(&[], now, (4, 60)), None);
+        assert_eq!(RegionHeat::of(&[], now, (4, 60)), None);
         let whole = [(now, 0), (now, u64::MAX)];
         assert_eq!(
-            Heat::of(&whole, now, (4, 60)).map(|h| h.cells.len()),
+            RegionHeat::of(&whole, now, (4, 60)).map(|h| h.cells.len()),
             Some(4)
         );
     }
@@ -545,7 +545,7 @@ mod tests {
 
     #[test]
     fn sums_tell_memory_and_remote_apart() {
-        let mut sums = Sums::default();
+        let mut sums = SampleCounts::default();
         for source in [
             DataSource::Unknown,
             DataSource::L1d,

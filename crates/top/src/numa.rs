@@ -20,8 +20,8 @@ use memgauge_online::{Clean, Reader, Sample, Sharing};
 use memgauge_report::placement_text;
 use serde_json::{Value, json};
 
-use crate::mappings::Mappings;
-use crate::sampler::{Wanted, in_words, is_clock};
+use crate::mappings::ProcessMappings;
+use crate::sampler::{SamplingRequest, in_words, is_clock};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,11 +74,11 @@ pub struct Numa {
 pub fn numa(args: &Numa) -> anyhow::Result<Exit> {
     let clock = is_clock(args.source)?;
     for &pid in &args.pid {
-        if Mappings::of(pid).is_empty() {
+        if ProcessMappings::of(pid).is_empty() {
             return Err(no_memory(pid));
         }
     }
-    let wanted = Wanted {
+    let request = SamplingRequest {
         event: args.event.clone(),
         clock,
         period: args.period,
@@ -86,15 +86,15 @@ pub fn numa(args: &Numa) -> anyhow::Result<Exit> {
         regions: false,
     };
     // Also check if nothing will be sampled, so that misspelled events are reported.
-    wanted.check_event()?;
+    request.check_event()?;
     let nodes = NumaNodes::read();
     if nodes.with_memory().count() < 2 {
         return say_one_node(&nodes, args.json);
     }
-    let sampled = sample(&wanted, args, &nodes)?;
+    let sampled = sample(&request, args, &nodes)?;
     let mut processes = Vec::new();
     for (&pid, usage) in &sampled.usage {
-        processes.push(Process::place(pid, usage));
+        processes.push(PlacedProcess::place(pid, usage));
     }
     if args.apply {
         for process in &mut processes {
@@ -138,7 +138,7 @@ fn refused_memory(own: u32, owner: Option<u32>) -> &'static str {
 
 fn say_one_node(nodes: &NumaNodes, json: bool) -> anyhow::Result<Exit> {
     let text = match json {
-        true => format!("{:#}\n", as_json(nodes, &Sampled::default(), &[])),
+        true => format!("{:#}\n", as_json(nodes, &SampledProcesses::default(), &[])),
         false => "This machine has one memory node: all memory is equally near to every \
                   processor, and there is nothing to move.\n"
             .to_owned(),
@@ -161,7 +161,7 @@ fn in_json(nodes: &NumaNodes) -> Value {
 
 /// Samples of all processes.
 #[derive(Default)]
-struct Sampled {
+struct SampledProcesses {
     /// Description of the source, or empty if nothing was sampled.
     source: String,
     seconds: f64,
@@ -178,14 +178,18 @@ const LISTEN: Duration = Duration::from_millis(50);
 /// Number of samples per read.
 const AT_ONCE: usize = 4096;
 
-fn sample(wanted: &Wanted, args: &Numa, nodes: &NumaNodes) -> anyhow::Result<Sampled> {
-    let (source, profiler) = wanted.profiler()?;
+fn sample(
+    request: &SamplingRequest,
+    args: &Numa,
+    nodes: &NumaNodes,
+) -> anyhow::Result<SampledProcesses> {
+    let (source, profiler) = request.profiler()?;
     let mut reader = profiler.reader(Sharing::Each)?;
     for added in profiler.add_processes(&args.pid) {
         added?;
     }
     terminal::catch_interrupts()?;
-    let mut sampled = Sampled {
+    let mut sampled = SampledProcesses {
         source: in_words(&source),
         seconds: 0.0,
         usage: BTreeMap::new(),
@@ -208,7 +212,11 @@ fn sample(wanted: &Wanted, args: &Numa, nodes: &NumaNodes) -> anyhow::Result<Sam
         ));
         bar.tick();
         // All processes have ended.
-        if args.pid.iter().all(|pid| Mappings::of(*pid).is_empty()) {
+        if args
+            .pid
+            .iter()
+            .all(|pid| ProcessMappings::of(*pid).is_empty())
+        {
             break;
         }
     }
@@ -226,7 +234,7 @@ fn sample(wanted: &Wanted, args: &Numa, nodes: &NumaNodes) -> anyhow::Result<Sam
     Ok(sampled)
 }
 
-impl Sampled {
+impl SampledProcesses {
     fn read(&mut self, reader: &mut Reader, nodes: &NumaNodes) {
         let mut batch: Vec<Sample> = Vec::new();
         loop {
@@ -251,12 +259,12 @@ impl Sampled {
 }
 
 /// Asks the kernel for nodes, and keeps the reason if it refuses.
-struct Asked {
+struct NodeQuery {
     pid: u32,
     refused: Option<std::io::Error>,
 }
 
-impl PageNodes for Asked {
+impl PageNodes for NodeQuery {
     fn nodes_of(&mut self, pages: &[u64]) -> Vec<Option<u32>> {
         match nodes_of_pages(self.pid, pages) {
             Ok(nodes) => nodes.into_iter().map(Result::ok).collect(),
@@ -269,17 +277,17 @@ impl PageNodes for Asked {
 }
 
 /// A process with its placement and the moves made.
-struct Process {
+struct PlacedProcess {
     pid: u32,
     command: String,
     placement: Placement,
     /// Why its pages are unknown.
     unknown: Option<String>,
-    moved: Vec<Moved>,
+    moved: Vec<MovedRange>,
 }
 
 /// A range of pages that was moved.
-struct Moved {
+struct MovedRange {
     region: String,
     start: u64,
     to: u32,
@@ -289,13 +297,13 @@ struct Moved {
     why: Option<String>,
 }
 
-impl Process {
-    fn place(pid: u32, usage: &PageUseByNode) -> Process {
-        let regions = Mappings::of(pid).regions();
+impl PlacedProcess {
+    fn place(pid: u32, usage: &PageUseByNode) -> PlacedProcess {
+        let regions = ProcessMappings::of(pid).regions();
         let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let mut asked = Asked { pid, refused: None };
-        let placement = placement(usage, &regions, &mut asked);
-        let unknown = match asked.refused {
+        let mut query = NodeQuery { pid, refused: None };
+        let placement = placement(usage, &regions, &mut query);
+        let unknown = match query.refused {
             _ if regions.is_empty() => Some("it has ended".to_owned()),
             Some(why) if why.kind() == std::io::ErrorKind::PermissionDenied => Some(
                 "the kernel does not tell this user where its pages lie: run memgauge as root"
@@ -303,7 +311,7 @@ impl Process {
             ),
             why => why.map(|e| e.to_string()),
         };
-        Process {
+        PlacedProcess {
             pid,
             command: command.trim_end().to_owned(),
             placement,
@@ -332,9 +340,9 @@ impl Process {
 /// Number of pages that are queried and moved at a time.
 const PAGES_AT_ONCE: u64 = 1 << 16;
 
-fn move_range(pid: u32, range: &PlacedRange, to: u32) -> std::io::Result<Moved> {
+fn move_range(pid: u32, range: &PlacedRange, to: u32) -> std::io::Result<MovedRange> {
     let page = page_bytes();
-    let mut moved = Moved {
+    let mut moved = MovedRange {
         region: range.region.clone(),
         start: range.start,
         to,
@@ -372,7 +380,7 @@ fn kernel_moves_pages() -> bool {
     setting.is_ok_and(|setting| setting.trim() != "0")
 }
 
-fn as_text(args: &Numa, sampled: &Sampled, processes: &[Process]) -> String {
+fn as_text(args: &Numa, sampled: &SampledProcesses, processes: &[PlacedProcess]) -> String {
     let style = terminal::style(false);
     let mut text = format!(
         "{} samples in {:.1} s; {}\n",
@@ -416,7 +424,7 @@ fn as_text(args: &Numa, sampled: &Sampled, processes: &[Process]) -> String {
     text
 }
 
-fn moved_text(args: &Numa, process: &Process) -> String {
+fn moved_text(args: &Numa, process: &PlacedProcess) -> String {
     let ranges = &process.placement.ranges;
     let advised = ranges
         .iter()
@@ -450,8 +458,8 @@ fn moved_text(args: &Numa, process: &Process) -> String {
     text
 }
 
-fn as_json(nodes: &NumaNodes, sampled: &Sampled, processes: &[Process]) -> Value {
-    let moved = |m: &Moved| {
+fn as_json(nodes: &NumaNodes, sampled: &SampledProcesses, processes: &[PlacedProcess]) -> Value {
+    let moved = |m: &MovedRange| {
         json!({
             "region": m.region,
             "start": m.start,
@@ -461,7 +469,7 @@ fn as_json(nodes: &NumaNodes, sampled: &Sampled, processes: &[Process]) -> Value
             "why": m.why,
         })
     };
-    let process = |p: &Process| {
+    let process = |p: &PlacedProcess| {
         json!({
             "pid": p.pid,
             "command": p.command,

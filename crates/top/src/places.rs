@@ -12,8 +12,8 @@ use memgauge_analyze::{ModuleFile, Resolve, file_name};
 use memgauge_host::program::{GeneratedNames, KernelNames, identity};
 use memgauge_symbols::Symbols;
 
-use super::model::{Heat, ProcessDetail, RecentSamples, largest_first};
-use crate::mappings::Mappings;
+use super::model::{ProcessDetail, RecentSamples, RegionHeat, largest_first};
+use crate::mappings::ProcessMappings;
 
 /// Maximum time for resolving names between two drawings. The remaining locations have the name of
 /// their file until the next one.
@@ -24,20 +24,20 @@ const UNMAPPED: &str = "[unmapped now]";
 const MAX_NAMES: usize = 100_000;
 
 /// Mappings of the process shown in detail, and the names found so far.
-pub(super) struct Places {
+pub(super) struct PlaceNames {
     pid: u32,
-    mappings: Mappings,
+    mappings: ProcessMappings,
     symbols: Symbols,
     files: HashMap<String, ModuleFile>,
     names: HashMap<(String, u64), Option<String>>,
     generated: GeneratedNames,
 }
 
-impl Places {
-    pub(super) fn of(pid: u32) -> Places {
-        let mut places = Places {
+impl PlaceNames {
+    pub(super) fn of(pid: u32) -> PlaceNames {
+        let mut places = PlaceNames {
             pid,
-            mappings: Mappings::default(),
+            mappings: ProcessMappings::default(),
             // There is no recording that could contain copies of files.
             symbols: Symbols::of(Path::new("")).without_debug_info(),
             files: HashMap::new(),
@@ -54,7 +54,7 @@ impl Places {
 
     /// Reads the mappings again. Keeps those of an ended process.
     pub(super) fn refresh(&mut self) {
-        let mappings = Mappings::of(self.pid);
+        let mappings = ProcessMappings::of(self.pid);
         if !mappings.is_empty() {
             self.mappings = mappings;
             self.generated.refresh();
@@ -80,7 +80,7 @@ impl Places {
             let samples = samples.filter_map(|s| Some((s.time_ns, s.addr?)));
             let samples: Vec<(u64, u64)> = samples.filter(|s| within(s.1)).collect();
             let region = place.name.clone();
-            Heat::of(&samples, now_ns, cells).map(|heat| Heat { region, ..heat })
+            RegionHeat::of(&samples, now_ns, cells).map(|heat| RegionHeat { region, ..heat })
         });
         ProcessDetail {
             pid: self.pid,
@@ -197,8 +197,8 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn places() -> Places {
-        let mut places = Places::of(u32::MAX / 2);
+    fn places() -> PlaceNames {
+        let mut places = PlaceNames::of(u32::MAX / 2);
         places.mappings = crate::mappings::tests::sample();
         places
     }
@@ -219,7 +219,7 @@ mod tests {
         let pid = std::process::id();
         let map = format!("/tmp/perf-{pid}.map");
         std::fs::write(&map, "7f0000001000 100 JS:~sum\n").expect("a map");
-        let mut places = Places::of(pid);
+        let mut places = PlaceNames::of(pid);
         std::fs::remove_file(&map).expect("it is ours");
         places.mappings = crate::mappings::tests::sample();
         let end = Instant::now() + Duration::from_secs(60);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_function_of_this_program_has_its_name() {
-        let mut places = Places::of(std::process::id());
+        let mut places = PlaceNames::of(std::process::id());
         let end = Instant::now() + Duration::from_secs(60);
         let here = places_of_tests_address();
         let (name, _) = places.function(here, end);

@@ -8,7 +8,7 @@ use memgauge_online::{Clean, Profiler, Settings, Source};
 
 /// Requested sampling.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct SamplingRequest {
     /// Event as with `memgauge record -e`. `None` selects the best source.
     pub(crate) event: Option<String>,
     /// Use the timer even if better sources are available.
@@ -25,7 +25,7 @@ pub(crate) struct Wanted {
 /// of samples per second in batches, and a buffer holds those of a second. 5 MiB.
 const BUFFER_OF_PROGRAM: usize = 1 << 16;
 
-impl Wanted {
+impl SamplingRequest {
     fn settings(&self, source: Source) -> Settings {
         Settings {
             period: self.period,

@@ -5,7 +5,7 @@ use memgauge_report::Style;
 
 use super::figures::{bytes, count, dash, percent, rate, spoken_period};
 use super::keys::{Choice, FEW_KEYS, HELP, KEYS};
-use super::model::{Heat, Line, Place, ProcessDetail, Sampling, Snapshot, share};
+use super::model::{ProcessDetail, RegionHeat, SamplingState, Snapshot, TaskLine, TopPlace, share};
 
 /// Meaning of a row, which determines its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub(super) enum Meaning {
 
 /// A row of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct ScreenRow {
     pub(super) text: String,
     pub(super) meaning: Meaning,
 }
 
-impl Row {
-    fn of(meaning: Meaning, text: impl Into<String>) -> Row {
-        Row {
+impl ScreenRow {
+    fn of(meaning: Meaning, text: impl Into<String>) -> ScreenRow {
+        ScreenRow {
             text: text.into(),
             meaning,
         }
@@ -104,12 +104,17 @@ const HEAT_LABEL: usize = 19;
 const USUAL: usize = 80;
 
 /// Draws everything.
-pub(super) fn draw(shown: &Snapshot, choice: &Choice, style: &Style, room: ScreenSize) -> Vec<Row> {
+pub(super) fn draw(
+    shown: &Snapshot,
+    choice: &Choice,
+    style: &Style,
+    room: ScreenSize,
+) -> Vec<ScreenRow> {
     let mut rows = head(shown, choice, room);
     if choice.help {
         rows.truncate(HEAD - 1);
         let lines = HELP.lines().flat_map(|line| wrap_help(line, room.columns));
-        rows.extend(lines.map(|line| Row::of(Meaning::Plain, line)));
+        rows.extend(lines.map(|line| ScreenRow::of(Meaning::Plain, line)));
     } else if let Some(detail) = &shown.detail {
         rows.extend(detail_of(shown, detail, style, room));
     } else {
@@ -125,7 +130,7 @@ pub(super) fn draw(shown: &Snapshot, choice: &Choice, style: &Style, room: Scree
     rows
 }
 
-fn head(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Vec<Row> {
+fn head(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Vec<ScreenRow> {
     let state = match (shown.on, choice.frozen) {
         (_, true) => "  frozen",
         (false, false) => "  sampling is off",
@@ -173,9 +178,9 @@ fn head(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Vec<Row> {
         _ => Meaning::Warning,
     };
     let mut rows = vec![
-        Row::of(Meaning::Heading, title),
-        Row::of(Meaning::Plain, format!("source: {}", shown.source)),
-        Row::of(meaning, sums),
+        ScreenRow::of(Meaning::Heading, title),
+        ScreenRow::of(Meaning::Plain, format!("source: {}", shown.source)),
+        ScreenRow::of(meaning, sums),
     ];
     match room.keys {
         true => rows.push(status(shown, choice, room)),
@@ -183,7 +188,7 @@ fn head(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Vec<Row> {
             shown
                 .notes
                 .iter()
-                .map(|n| Row::of(Meaning::Warning, note(n))),
+                .map(|n| ScreenRow::of(Meaning::Warning, note(n))),
         ),
     }
     rows
@@ -204,22 +209,22 @@ fn note(text: &str) -> String {
 }
 
 /// Shows the reply to the last key, or else a limitation and the keys in turn.
-fn status(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Row {
+fn status(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> ScreenRow {
     const EACH_S: f64 = 4.0;
     if choice.search.typing {
-        return Row::of(
+        return ScreenRow::of(
             Meaning::Plain,
             format!("lines with: {}_", choice.search.text),
         );
     }
     if !choice.reply.is_empty() {
-        return Row::of(Meaning::Plain, choice.reply.clone());
+        return ScreenRow::of(Meaning::Plain, choice.reply.clone());
     }
     let turn = (shown.elapsed_s / EACH_S) as usize % (shown.notes.len() + 1);
     match shown.notes.get(turn.wrapping_sub(1)) {
-        Some(text) => Row::of(Meaning::Warning, note(text)),
-        None if room.columns < USUAL => Row::of(Meaning::Plain, FEW_KEYS),
-        None => Row::of(Meaning::Plain, KEYS),
+        Some(text) => ScreenRow::of(Meaning::Warning, note(text)),
+        None if room.columns < USUAL => ScreenRow::of(Meaning::Plain, FEW_KEYS),
+        None => ScreenRow::of(Meaning::Plain, KEYS),
     }
 }
 
@@ -247,21 +252,21 @@ fn wrap_help(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-fn live(line: &Line) -> bool {
-    matches!(line.sampling, Sampling::On | Sampling::Stopped)
+fn live(line: &TaskLine) -> bool {
+    matches!(line.sampling, SamplingState::On | SamplingState::Stopped)
 }
 
 /// A column: heading, width, and the content for a line.
-type Column = (&'static str, usize, Box<dyn Fn(&Line) -> String>);
+type ScreenColumn = (&'static str, usize, Box<dyn Fn(&TaskLine) -> String>);
 
-fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
+fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<ScreenColumn> {
     const NARROW: usize = 100;
     let (all, interval_s) = (
         shown.processes.iter().map(|l| l.sums.samples).sum::<u64>(),
         shown.interval_s.max(1e-3),
     );
     let wide = room.columns >= NARROW;
-    let mut columns: Vec<Column> = vec![(
+    let mut columns: Vec<ScreenColumn> = vec![(
         if threads { "TID" } else { "PID" },
         7,
         Box::new(|l| l.tid.unwrap_or(l.pid).to_string()),
@@ -269,7 +274,7 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
     if wide {
         columns.push(("USER", 8, Box::new(|l| l.user.chars().take(8).collect())));
     }
-    let per_s = move |l: &Line| rate(l.sums.samples as f64 / interval_s);
+    let per_s = move |l: &TaskLine| rate(l.sums.samples as f64 / interval_s);
     columns.push(("SMP/S", 6, Box::new(per_s)));
     columns.push((
         "SHARE",
@@ -277,8 +282,8 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
         Box::new(move |l| percent(share(l.sums.samples, all))),
     ));
     // The kernel provides no further numbers about an ended process.
-    let runs = |l: &Line| l.tid.is_some() || l.sampling != Sampling::Ended;
-    let cpu = move |l: &Line| percent(runs(l).then_some(l.cpu));
+    let runs = |l: &TaskLine| l.tid.is_some() || l.sampling != SamplingState::Ended;
+    let cpu = move |l: &TaskLine| percent(runs(l).then_some(l.cpu));
     columns.push(("CPU%", 6, Box::new(cpu)));
     if wide || !shown.tells_source {
         columns.push((
@@ -303,7 +308,7 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
             6,
             Box::new(|l| percent(share(l.sums.from_remote, l.sums.with_source))),
         ));
-        let latency = |l: &Line| share(l.sums.latency_cycles, l.sums.with_latency);
+        let latency = |l: &TaskLine| share(l.sums.latency_cycles, l.sums.with_latency);
         columns.push(("LAT", 6, Box::new(move |l| latency(l).map_or(dash(), rate))));
     }
     columns.push((
@@ -322,7 +327,7 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
             8,
             Box::new(|l| l.used_bytes().map_or(dash(), |n| bytes(n as f64))),
         ));
-        let resident = |l: &Line| Some(l.working_set?.resident_bytes as f64);
+        let resident = |l: &TaskLine| Some(l.working_set?.resident_bytes as f64);
         columns.push((
             "RSS",
             8,
@@ -336,13 +341,13 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<Column> {
 }
 
 /// Removes columns, the least important first, until a command's name has room.
-fn drop_columns(columns: &mut Vec<Column>, most: usize) {
+fn drop_columns(columns: &mut Vec<ScreenColumn>, most: usize) {
     const COMMAND: usize = 12;
     const LEAST_FIRST: [&str; 9] = [
         "OUT/S", "IN/S", "FLT/S", "ADDR%", "REM%", "LAT", "MISS%", "CPU%", "SHARE",
     ];
     // The mark before them, the state after them, and a space before each.
-    let taken = |columns: &[Column]| 5 + columns.iter().map(|c| c.1 + 1).sum::<usize>();
+    let taken = |columns: &[ScreenColumn]| 5 + columns.iter().map(|c| c.1 + 1).sum::<usize>();
     for name in LEAST_FIRST {
         if taken(columns) + COMMAND > most {
             columns.retain(|column| column.0 != name);
@@ -352,12 +357,12 @@ fn drop_columns(columns: &mut Vec<Column>, most: usize) {
 
 fn table(
     shown: &Snapshot,
-    lines: &[Line],
+    lines: &[TaskLine],
     (first, most): (usize, usize),
     selected: Option<usize>,
     style: &Style,
     room: ScreenSize,
-) -> Vec<Row> {
+) -> Vec<ScreenRow> {
     let threads = lines.first().is_some_and(|line| line.tid.is_some());
     let columns = columns(shown, threads, room);
     let heading = columns
@@ -365,7 +370,7 @@ fn table(
         .fold(String::from(" "), |row, (name, width, _)| {
             format!("{row} {name:>width$}")
         });
-    let mut rows = vec![Row::of(Meaning::Heading, heading + "  S COMMAND")];
+    let mut rows = vec![ScreenRow::of(Meaning::Heading, heading + "  S COMMAND")];
     for (at, line) in lines.iter().enumerate().skip(first).take(most) {
         let chosen = selected == Some(at);
         let mark = if chosen { ">" } else { " " };
@@ -376,10 +381,10 @@ fn table(
                 format!("{row} {cell:>width$}")
             });
         let state = match line.sampling {
-            Sampling::On => ' ',
-            Sampling::Stopped => 's',
-            Sampling::Not => '-',
-            Sampling::Ended => 'x',
+            SamplingState::On => ' ',
+            SamplingState::Stopped => 's',
+            SamplingState::Not => '-',
+            SamplingState::Ended => 'x',
         };
         let meaning = match (chosen, line.lost) {
             (true, _) => Meaning::Selected,
@@ -391,13 +396,16 @@ fn table(
             lost => format!("  ({} lost)", count(lost)),
         };
         let command = style.name(&line.command);
-        rows.push(Row::of(
+        rows.push(ScreenRow::of(
             meaning,
             format!("{cells}  {state} {command}{lost}"),
         ));
     }
     if lines.is_empty() {
-        rows.push(Row::of(Meaning::Plain, "  no process or thread to show"));
+        rows.push(ScreenRow::of(
+            Meaning::Plain,
+            "  no process or thread to show",
+        ));
     }
     rows
 }
@@ -408,10 +416,10 @@ fn detail_of(
     detail: &ProcessDetail,
     style: &Style,
     room: ScreenSize,
-) -> Vec<Row> {
+) -> Vec<ScreenRow> {
     let parts = DetailLayout::of(room.rows);
     let own = shown.processes.iter().find(|line| line.pid == detail.pid);
-    let own: Vec<Line> = own.cloned().into_iter().collect();
+    let own: Vec<TaskLine> = own.cloned().into_iter().collect();
     let mut rows = table(shown, &own, (0, 1), None, style, room);
     let period = match own.first() {
         Some(line) if line.periods_differ => "differs by thread".to_owned(),
@@ -426,9 +434,9 @@ fn detail_of(
     };
     let n = detail.samples;
     let heading = format!("Hot code, last minute: n = {n}{thinned}; period {period}");
-    rows.push(Row::of(Meaning::Heading, heading));
+    rows.push(ScreenRow::of(Meaning::Heading, heading));
     if detail.lost > 0 {
-        rows.push(Row::of(
+        rows.push(ScreenRow::of(
             Meaning::Warning,
             format!(
                 "{}: shares are those of the rest; a longer period loses fewer",
@@ -441,7 +449,7 @@ fn detail_of(
     }
     if detail.ended_unseen {
         let line = "It ended before it was opened: its code and data have no names";
-        rows.push(Row::of(Meaning::Warning, line));
+        rows.push(ScreenRow::of(Meaning::Warning, line));
     }
     let regions = detail.regions.len().min(parts.code / 2);
     let for_regions = if regions > 0 { regions + 1 } else { 0 };
@@ -450,13 +458,13 @@ fn detail_of(
     let code_rows = parts.code.saturating_sub(for_regions + warnings).max(1);
     rows.extend(places(&detail.code, code_sum, code_rows, style));
     if regions > 0 {
-        rows.push(Row::of(
+        rows.push(ScreenRow::of(
             Meaning::Heading,
             "Regions of interest, last minute",
         ));
         rows.extend(places(&detail.regions, code_sum, regions, style));
     }
-    rows.push(Row::of(
+    rows.push(ScreenRow::of(
         Meaning::Heading,
         format!("Hot data: n = {} with an address", detail.with_address),
     ));
@@ -465,7 +473,7 @@ fn detail_of(
     if let Some(heat) = &detail.heat {
         rows.extend(heat_rows(heat, style, room));
     }
-    let mut threads: Vec<Line> = shown.threads.clone();
+    let mut threads: Vec<TaskLine> = shown.threads.clone();
     threads.retain(|line| line.pid == detail.pid);
     if parts.threads > 0 && !threads.is_empty() {
         super::model::TopOrder::Samples.sort(&mut threads);
@@ -484,8 +492,8 @@ fn detail_of(
 /// Width of the numbers before the name of a location.
 const PLACE_LABEL: usize = 19;
 
-fn places(all: &[Place], sum: u64, most: usize, style: &Style) -> Vec<Row> {
-    let row = |place: &Place| {
+fn places(all: &[TopPlace], sum: u64, most: usize, style: &Style) -> Vec<ScreenRow> {
+    let row = |place: &TopPlace| {
         let part = percent(share(place.stands_for, sum));
         let name = style.name(&place.name);
         let widest = match style.line < USUAL {
@@ -495,19 +503,19 @@ fn places(all: &[Place], sum: u64, most: usize, style: &Style) -> Vec<Row> {
         let name = style.clip(&name, widest);
         let within = style.name(&place.within);
         let n = place.samples;
-        Row::of(
+        ScreenRow::of(
             Meaning::Plain,
             format!("  {part:>5} %  {n:>6}  {name}  {within}"),
         )
     };
-    let rows: Vec<Row> = all.iter().take(most).map(row).collect();
+    let rows: Vec<ScreenRow> = all.iter().take(most).map(row).collect();
     match rows.is_empty() {
-        true => vec![Row::of(Meaning::Plain, "  no samples")],
+        true => vec![ScreenRow::of(Meaning::Plain, "  no samples")],
         false => rows,
     }
 }
 
-fn heat_rows(heat: &Heat, style: &Style, room: ScreenSize) -> Vec<Row> {
+fn heat_rows(heat: &RegionHeat, style: &Style, room: ScreenSize) -> Vec<ScreenRow> {
     let most = heat.cells.iter().flatten().copied().max().unwrap_or(0);
     let columns = heat.cells.first().map_or(0, Vec::len);
     let name = style.name(&heat.region);
@@ -517,14 +525,14 @@ fn heat_rows(heat: &Heat, style: &Style, room: ScreenSize) -> Vec<Row> {
         60 / columns.max(1),
         number_of(most, "sample", "s")
     );
-    let mut rows = vec![Row::of(Meaning::Heading, title)];
+    let mut rows = vec![ScreenRow::of(Meaning::Heading, title)];
     for (at, cells) in heat.cells.iter().enumerate() {
         let start = heat.start + at as u64 * heat.row_bytes;
         let shades: String = cells
             .iter()
             .map(|&n| shade(n, most, style.unicode))
             .collect();
-        rows.push(Row::of(
+        rows.push(ScreenRow::of(
             Meaning::Plain,
             format!("  {start:<#15x} |{shades}|"),
         ));
@@ -532,7 +540,7 @@ fn heat_rows(heat: &Heat, style: &Style, room: ScreenSize) -> Vec<Row> {
     if room.rows > rows.len() {
         let width = columns.saturating_sub(3);
         let axis = format!("{:HEAT_LABEL$}{:<width$}now", "", "-60 s");
-        rows.push(Row::of(Meaning::Plain, axis.trim_end()));
+        rows.push(ScreenRow::of(Meaning::Plain, axis.trim_end()));
     }
     rows
 }
@@ -551,7 +559,7 @@ fn shade(n: u64, most: u64, unicode: bool) -> char {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{OwnUsage, Sums};
+    use super::super::model::{OwnUsage, SampleCounts};
     use super::*;
 
     const STYLE: Style = Style {
@@ -570,23 +578,23 @@ mod tests {
         }
     }
 
-    fn line(pid: u32, command: &str, samples: u64) -> Line {
-        Line {
+    fn line(pid: u32, command: &str, samples: u64) -> TaskLine {
+        TaskLine {
             pid,
             command: command.to_owned(),
             user: "root".to_owned(),
-            sampling: Sampling::On,
-            sums: Sums {
+            sampling: SamplingState::On,
+            sums: SampleCounts {
                 samples,
                 with_address: samples / 2,
-                ..Sums::default()
+                ..SampleCounts::default()
             },
             cpu: 1.0,
             faults_per_s: Some(12.0),
             io_per_s: Some([0.0, 3.5 * 1024.0 * 1024.0]),
             threads: 1,
             period: Some(1_000_000),
-            ..Line::default()
+            ..TaskLine::default()
         }
     }
 
@@ -662,7 +670,7 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
 
     #[test]
     fn a_look_into_a_process_fits_every_screen_from_24_rows() {
-        let place = |name: &str, within: &str, n: u64| Place {
+        let place = |name: &str, within: &str, n: u64| TopPlace {
             name: name.to_owned(),
             within: within.to_owned(),
             samples: n,
@@ -670,7 +678,7 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
         };
         let mut shown = shown();
         shown.threads = (0..40).map(|n| line(7, "w", n)).collect();
-        let heat = Heat {
+        let heat = RegionHeat {
             region: "[heap]".to_owned(),
             start: 0x1000,
             row_bytes: 4096,
@@ -696,7 +704,7 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
         if let Some(detail) = &mut shown.detail {
             detail.regions = vec![place("load/parse", "", 90), place("(outside)", "", 10)];
             (detail.lost, detail.is_thinned, detail.ended_unseen) = (21_000, true, true);
-            shown.processes[0].sampling = Sampling::Ended;
+            shown.processes[0].sampling = SamplingState::Ended;
         }
         let drawn = text(&shown, &Choice::default(), room(24, 80));
         assert!(drawn.lines().count() <= 24, "{drawn}");

@@ -9,20 +9,22 @@ use memgauge_host::running_program::{locate, not_started};
 use memgauge_host::sys::held_process::HeldProcess;
 use memgauge_online::{MARKS_VARIABLE, Profiler, SampledRun};
 
-use crate::sampler::Wanted;
+use crate::sampler::SamplingRequest;
 
 /// Destination of the program's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(super) enum ProgramOutput {
     Nowhere,
     StandardError,
 }
 
-impl Output {
+impl ProgramOutput {
     fn open(self) -> std::io::Result<Stdio> {
         match self {
-            Output::Nowhere => Ok(Stdio::null()),
-            Output::StandardError => Ok(std::io::stderr().as_fd().try_clone_to_owned()?.into()),
+            ProgramOutput::Nowhere => Ok(Stdio::null()),
+            ProgramOutput::StandardError => {
+                Ok(std::io::stderr().as_fd().try_clone_to_owned()?.into())
+            }
         }
     }
 }
@@ -30,7 +32,7 @@ impl Output {
 /// Starts a program that waits before its first instruction.
 pub(super) fn held(
     command: &[String],
-    output: Output,
+    output: ProgramOutput,
     profiler: &Profiler,
 ) -> anyhow::Result<Option<HeldProcess>> {
     let Some((name, arguments)) = command.split_first() else {
@@ -57,12 +59,12 @@ pub(super) struct ModelledProgram {
 impl ModelledProgram {
     pub(super) fn start(
         command: &[String],
-        output: Output,
-        wanted: &Wanted,
+        output: ProgramOutput,
+        request: &SamplingRequest,
     ) -> anyhow::Result<ModelledProgram> {
-        let settings = wanted.program_settings();
+        let settings = request.program_settings();
         settings.check_program()?;
-        let event = wanted.event.as_deref().unwrap_or(DEFAULT_EVENT);
+        let event = request.event.as_deref().unwrap_or(DEFAULT_EVENT);
         let options = SampledOptions::of(command, event)?;
         let surroundings = Surroundings {
             output: [output.open()?, output.open()?],

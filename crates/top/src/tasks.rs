@@ -11,7 +11,7 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Counters of a process since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Task {
+pub(super) struct TaskCounters {
     pub(super) command: String,
     pub(super) kernel: bool,
     /// Minor and major page faults.
@@ -23,7 +23,7 @@ pub(super) struct Task {
     pub(super) began: u64,
 }
 
-impl Task {
+impl TaskCounters {
     /// Names an ended process: as the kernel reported it with its samples, possibly after the last
     /// reading, or else as at the last reading.
     pub(super) fn set_final_name(&mut self, reported_name: &str) {
@@ -36,12 +36,12 @@ impl Task {
 }
 
 /// Reads the counters of a process. `None` if it has ended.
-pub(super) fn task(pid: u32) -> Option<Task> {
+pub(super) fn task(pid: u32) -> Option<TaskCounters> {
     parse(&read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Parses the file. The second field is a name in parentheses that can contain any character.
-fn parse(stat: &str) -> Option<Task> {
+fn parse(stat: &str) -> Option<TaskCounters> {
     let (before, behind) = stat.rsplit_once(')')?;
     let command = before.split_once('(')?.1.to_owned();
     let fields: Vec<&str> = behind.split_whitespace().collect();
@@ -50,7 +50,7 @@ fn parse(stat: &str) -> Option<Task> {
     if matches!(*fields.first()?, "Z" | "X") {
         return None;
     }
-    Some(Task {
+    Some(TaskCounters {
         command,
         kernel: number(9)? & KERNEL_THREAD != 0,
         faults: number(10)? + number(12)?,
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_moves_no_field() {
         let stat = "12 (a) (b c) R 1 1 1 0 -1 4194304 7 8 2 9 30 12 0 0 20 0 3 0 8765 1 2";
-        let expected = Task {
+        let expected = TaskCounters {
             command: "a) (b c".to_owned(),
             kernel: false,
             faults: 9,

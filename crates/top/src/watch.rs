@@ -19,12 +19,13 @@ use memgauge_pages::WorkingSets;
 use memgauge_trace::{DeviceId, Direction};
 
 use super::model::{
-    HISTORY_NS, Line, OwnUsage, ProcessDetail, RecentSamples, Sampling, Snapshot, Sums,
+    HISTORY_NS, OwnUsage, ProcessDetail, RecentSamples, SampleCounts, SamplingState, Snapshot,
+    TaskLine,
 };
-use super::places::Places;
-use super::started::{ModelledProgram, Output, emulated_name, held};
-use super::tasks::{self, Task, Users};
-use crate::sampler::{Wanted, in_words, is_timer};
+use super::places::PlaceNames;
+use super::started::{ModelledProgram, ProgramOutput, emulated_name, held};
+use super::tasks::{self, TaskCounters, Users};
+use crate::sampler::{SamplingRequest, in_words, is_timer};
 
 /// Descriptors used by each thread of a watched process.
 const DESCRIPTORS_OF_THREAD: u64 = 3;
@@ -45,14 +46,14 @@ const SAMPLES_PER_READ: usize = 4096;
 
 /// A process that is or was watched.
 #[derive(Default)]
-struct Process {
-    task: Task,
+struct WatchedProcess {
+    task: TaskCounters,
     /// Time at which `task` was read.
     read: Option<Instant>,
     user: String,
     cpu: f64,
     faults_per_s: Option<f64>,
-    sums: Sums,
+    sums: SampleCounts,
     recent: RecentSamples,
     /// Lost samples of threads that were removed.
     lost: u64,
@@ -64,21 +65,21 @@ struct Process {
     ended: Option<Instant>,
 }
 
-impl Process {
+impl WatchedProcess {
     /// A process known only by its first sample, which may end before the next reading.
-    fn from_first_sample(pid: u32, modelled: bool, users: &mut Users) -> Process {
-        Process {
+    fn from_first_sample(pid: u32, modelled: bool, users: &mut Users) -> WatchedProcess {
+        WatchedProcess {
             read: Some(Instant::now()),
             task: task(pid, modelled).unwrap_or_default(),
             user: users.of(pid),
             sampled: true,
-            ..Process::default()
+            ..WatchedProcess::default()
         }
     }
 }
 
 /// Reads a running process.
-fn task(pid: u32, modelled: bool) -> Option<Task> {
+fn task(pid: u32, modelled: bool) -> Option<TaskCounters> {
     let mut task = tasks::task(pid)?;
     if modelled && let Some(name) = emulated_name(&tasks::words(pid)) {
         // `/proc` shows the name of the engine.
@@ -89,7 +90,7 @@ fn task(pid: u32, modelled: bool) -> Option<Task> {
 
 /// Requests of the user about sampled processes.
 #[derive(Default)]
-struct Requests {
+struct UserRequests {
     stopped: BTreeSet<u32>,
     periods: HashMap<u32, u64>,
 }
@@ -115,31 +116,31 @@ pub(super) struct Watch {
     paced: bool,
     on: bool,
     descriptors_at_most: u64,
-    processes: BTreeMap<u32, Process>,
+    processes: BTreeMap<u32, WatchedProcess>,
     /// CPU times of threads at the previous reading.
     threads: HashMap<(u32, u32), u64>,
     /// Time of that reading.
     counted: Instant,
-    thread_sums: HashMap<u32, Sums>,
+    thread_sums: HashMap<u32, SampleCounts>,
     tells_source: bool,
-    requests: Requests,
+    requests: UserRequests,
     users: Users,
     /// Processes that could not be attached, with their start times.
     refused: HashSet<(u32, u64)>,
     no_room: usize,
     /// Lost samples of removed processes.
     lost_before: u64,
-    io: Result<Io, String>,
+    io: Result<ProcessIo, String>,
     /// Readers of working sets, if the user wants them.
     working_sets: Option<WorkingSets>,
-    places: Option<Places>,
+    places: Option<PlaceNames>,
     /// Last time that mappings were read without a request.
     mapped: Instant,
     batch: Vec<Sample>,
 }
 
 /// I/O by process, from the accounting of `memgauge io`.
-struct Io {
+struct ProcessIo {
     meter: Meter,
     /// Time of the last reading.
     looked: Instant,
@@ -153,8 +154,8 @@ struct Io {
     owners: HashMap<u32, (String, String)>,
 }
 
-impl Io {
-    fn start() -> Result<Io, String> {
+impl ProcessIo {
+    fn start() -> Result<ProcessIo, String> {
         let counters = NoMemoryCounters("top shows bytes alone".to_owned());
         let meter = Meter::start(
             IoFilter::default(),
@@ -162,7 +163,7 @@ impl Io {
             Box::new(counters),
         );
         let meter = meter.map_err(|e| e.to_string())?;
-        Ok(Io {
+        Ok(ProcessIo {
             meter,
             looked: Instant::now(),
             interval_s: 1.0,
@@ -223,8 +224,8 @@ pub(super) struct Plan {
     /// Program to start and watch, or empty.
     pub(super) command: Vec<String>,
     /// Destination of its output. Discarded while a screen is shown.
-    pub(super) output: Output,
-    pub(super) wanted: Wanted,
+    pub(super) output: ProgramOutput,
+    pub(super) request: SamplingRequest,
     /// True to run the program on the modelled machine.
     pub(super) modelled: bool,
     pub(super) io: bool,
@@ -237,18 +238,18 @@ impl Watch {
         // Loading the BPF programs takes seconds. Do it before the program starts and before the
         // first interval.
         let io = match plan.io {
-            true => Io::start(),
+            true => ProcessIo::start(),
             // Without a request for I/O, nothing is missing.
             false => Err(String::new()),
         };
         if plan.modelled {
-            let started = ModelledProgram::start(&plan.command, plan.output, &plan.wanted)?;
+            let started = ModelledProgram::start(&plan.command, plan.output, &plan.request)?;
             let of_program = (started.profiler, started.source, false);
             let mut watch = Watch::of(plan, of_program, vec![started.pid], io)?;
             watch.begin(true);
             return Ok(watch);
         }
-        let (source, profiler) = plan.wanted.profiler()?;
+        let (source, profiler) = plan.request.profiler()?;
         let held = held(&plan.command, plan.output, &profiler)?;
         let started = held.iter().map(HeldProcess::pid);
         let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
@@ -295,7 +296,7 @@ impl Watch {
         self.threads = statistics.iter().map(of_thread).collect();
         self.read();
         for process in self.processes.values_mut() {
-            process.sums = Sums::default();
+            process.sums = SampleCounts::default();
         }
         self.thread_sums.clear();
         self.read_tasks(&statistics);
@@ -313,7 +314,7 @@ impl Watch {
         plan: &Plan,
         (profiler, source, timer): (Profiler, String, bool),
         named: Vec<u32>,
-        io: Result<Io, String>,
+        io: Result<ProcessIo, String>,
     ) -> anyhow::Result<Watch> {
         let now = Instant::now();
         Ok(Watch {
@@ -329,7 +330,7 @@ impl Watch {
             stolen_share: None,
             named,
             program: None,
-            paced: plan.wanted.overhead.is_some(),
+            paced: plan.request.overhead.is_some(),
             on: true,
             descriptors_at_most: raise_open_file_limit(),
             processes: BTreeMap::new(),
@@ -337,7 +338,7 @@ impl Watch {
             counted: now,
             thread_sums: HashMap::new(),
             tells_source: false,
-            requests: Requests::default(),
+            requests: UserRequests::default(),
             users: Users::default(),
             refused: HashSet::new(),
             no_room: 0,
@@ -375,7 +376,7 @@ impl Watch {
             for sample in &self.batch {
                 let pid = sample.pid.0;
                 let from_first_sample =
-                    || Process::from_first_sample(pid, self.modelled, &mut self.users);
+                    || WatchedProcess::from_first_sample(pid, self.modelled, &mut self.users);
                 let process = self.processes.entry(pid).or_insert_with(from_first_sample);
                 process.sums.take(sample);
                 process.recent.take(sample);
@@ -401,12 +402,12 @@ impl Watch {
             return;
         };
         self.mapped = Instant::now();
-        let other = |places: &Places| places.pid() != pid;
+        let other = |places: &PlaceNames| places.pid() != pid;
         match &mut self.places {
             // The user opened another process that it started.
             Some(places) if other(places) => {}
             Some(places) => places.refresh(),
-            None => self.places = Some(Places::of(pid)),
+            None => self.places = Some(PlaceNames::of(pid)),
         }
     }
 
@@ -489,10 +490,10 @@ impl Watch {
                     0 => known,
                     _ => {
                         self.lost_before += known.lost;
-                        Process::default()
+                        WatchedProcess::default()
                     }
                 };
-                *process = Process {
+                *process = WatchedProcess {
                     task: now,
                     read: Some(read),
                     user: self.users.of(pid),
@@ -522,16 +523,18 @@ impl Watch {
         // PID 0 stands for bytes without a process, which `memgauge io` shows.
         for pid in io.moved.keys().filter(|pid| ![0, own].contains(*pid)) {
             let (command, user) = io.owners.get(pid).cloned().unwrap_or_default();
-            let task = Task {
+            let task = TaskCounters {
                 command,
-                ..Task::default()
+                ..TaskCounters::default()
             };
-            self.processes.entry(*pid).or_insert_with(|| Process {
-                task,
-                user,
-                ended: Some(Instant::now()),
-                ..Process::default()
-            });
+            self.processes
+                .entry(*pid)
+                .or_insert_with(|| WatchedProcess {
+                    task,
+                    user,
+                    ended: Some(Instant::now()),
+                    ..WatchedProcess::default()
+                });
         }
     }
 
@@ -621,7 +624,7 @@ impl Watch {
         }
     }
 
-    fn thread_lines(&mut self, statistics: &[Statistics], counted_s: f64) -> Vec<Line> {
+    fn thread_lines(&mut self, statistics: &[Statistics], counted_s: f64) -> Vec<TaskLine> {
         let sums = std::mem::take(&mut self.thread_sums);
         let before = std::mem::take(&mut self.threads);
         let mut lines = Vec::new();
@@ -638,7 +641,7 @@ impl Watch {
                 false => tasks::thread_name(s.pid, s.tid),
             };
             let name = name.or_else(|| Some(process?.task.command.clone()));
-            lines.push(Line {
+            lines.push(TaskLine {
                 pid: s.pid,
                 tid: Some(s.tid),
                 user: user.unwrap_or_default(),
@@ -658,7 +661,7 @@ impl Watch {
         lines
     }
 
-    fn process_lines(&mut self, statistics: &[Statistics]) -> Vec<Line> {
+    fn process_lines(&mut self, statistics: &[Statistics]) -> Vec<TaskLine> {
         let mut by_pid: HashMap<u32, Vec<&Statistics>> = HashMap::new();
         for s in statistics {
             by_pid.entry(s.pid).or_default().push(s);
@@ -680,16 +683,16 @@ impl Watch {
                 moved.map(|bytes| bytes as f64 / io.interval_s)
             });
             let lost_now: u64 = of.iter().map(|s| lost(s)).sum();
-            lines.push(Line {
+            lines.push(TaskLine {
                 pid,
                 tid: None,
                 user: process.user.clone(),
                 command: process.task.command.clone(),
                 sampling: match (process.ended, live.is_empty()) {
-                    (Some(_), _) => Sampling::Ended,
-                    (None, true) => Sampling::Not,
-                    (None, false) if self.requests.stopped.contains(&pid) => Sampling::Stopped,
-                    (None, false) => Sampling::On,
+                    (Some(_), _) => SamplingState::Ended,
+                    (None, true) => SamplingState::Not,
+                    (None, false) if self.requests.stopped.contains(&pid) => SamplingState::Stopped,
+                    (None, false) => SamplingState::On,
                 },
                 sums: std::mem::take(&mut process.sums),
                 cpu: process.cpu,
@@ -715,13 +718,13 @@ impl Watch {
 
     /// Ends the interval of the working sets of the shown processes, those with most processor time
     /// first.
-    fn read_working_sets(&mut self, lines: &mut [Line], interval_s: f64) {
+    fn read_working_sets(&mut self, lines: &mut [TaskLine], interval_s: f64) {
         let Some(working_sets) = &mut self.working_sets else {
             return;
         };
         let mut busiest: Vec<(f64, u32)> = lines
             .iter()
-            .filter(|line| line.sampling != Sampling::Ended)
+            .filter(|line| line.sampling != SamplingState::Ended)
             .map(|line| (line.cpu, line.pid))
             .collect();
         busiest.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -745,7 +748,7 @@ impl Watch {
         for process in self.processes.values_mut() {
             process.recent.remove_before(minute_ago);
         }
-        let open = self.places.as_ref().map(Places::pid);
+        let open = self.places.as_ref().map(PlaceNames::pid);
         let named = &self.named;
         let lost_before = &mut self.lost_before;
         self.processes.retain(|pid, p| {
@@ -775,7 +778,7 @@ impl Watch {
                 places.refresh();
                 places
             }
-            _ => Places::of(pid),
+            _ => PlaceNames::of(pid),
         };
         let places = self.places.insert(places);
         let live: u64 = self
@@ -919,12 +922,12 @@ fn is_live(s: &Statistics) -> bool {
     matches!(s.state, ThreadState::Started | ThreadState::Stopped)
 }
 
-fn sampling(state: ThreadState) -> Sampling {
+fn sampling(state: ThreadState) -> SamplingState {
     match state {
-        ThreadState::Started => Sampling::On,
-        ThreadState::Stopped => Sampling::Stopped,
-        ThreadState::Ended => Sampling::Ended,
-        ThreadState::Deleted => Sampling::Not,
+        ThreadState::Started => SamplingState::On,
+        ThreadState::Stopped => SamplingState::Stopped,
+        ThreadState::Ended => SamplingState::Ended,
+        ThreadState::Deleted => SamplingState::Not,
     }
 }
 
