@@ -11,7 +11,7 @@ pub(crate) const LINE: u64 = 64;
 /// Accesses of a measured loop: instructions that load or store 8 bytes. An
 /// increment in memory is one load and one store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Accesses {
+pub(crate) struct AccessCounts {
     /// Loads of 8 bytes.
     pub(crate) loads: u64,
     /// Stores of 8 bytes.
@@ -20,7 +20,7 @@ pub(crate) struct Accesses {
     pub(crate) splits: u64,
 }
 
-impl Accesses {
+impl AccessCounts {
     /// Bytes loaded and stored; no write-allocate, no write-back.
     pub(crate) fn bytes(self) -> u64 {
         self.loads.saturating_add(self.stores).saturating_mul(WORD)
@@ -46,26 +46,26 @@ impl Accesses {
 impl Command {
     /// The closed form of the measured loop. Saturates instead of overflowing;
     /// such a loop would run for centuries.
-    pub(crate) fn accesses(&self) -> Accesses {
+    pub(crate) fn accesses(&self) -> AccessCounts {
         match self {
-            Self::Linear(walk) => Accesses::new(walk.accesses(), 0).with_splits(walk.splits()),
-            Self::Write(walk) => Accesses::new(0, walk.accesses()).with_splits(walk.splits()),
+            Self::Linear(walk) => AccessCounts::new(walk.accesses(), 0).with_splits(walk.splits()),
+            Self::Write(walk) => AccessCounts::new(0, walk.accesses()).with_splits(walk.splits()),
             Self::Triad { bytes, passes } => {
                 let updates = (bytes / WORD).saturating_mul(*passes);
-                Accesses::new(updates.saturating_mul(2), updates)
+                AccessCounts::new(updates.saturating_mul(2), updates)
             }
-            Self::Rand { bytes, steps } => Accesses::increments(steps_in(bytes / WORD, *steps)),
+            Self::Rand { bytes, steps } => AccessCounts::increments(steps_in(bytes / WORD, *steps)),
             Self::Bigarray { bytes, passes } => {
-                Accesses::increments((bytes / WORD).saturating_mul(*passes))
+                AccessCounts::increments((bytes / WORD).saturating_mul(*passes))
             }
             Self::Randmatmult(matrix) => matrix.accesses(),
             Self::Chase(cycles) => cycles.accesses(),
-            Self::Sweep(sweep) => Accesses::new(sweep.loads(), 0),
-            Self::Phases(phases) => Accesses::new(phases.loads(), 0),
+            Self::Sweep(sweep) => AccessCounts::new(sweep.loads(), 0),
+            Self::Phases(phases) => AccessCounts::new(phases.loads(), 0),
             Self::Threads { threads, steps, .. } => {
-                Accesses::increments(steps.saturating_mul(u64::from(*threads)))
+                AccessCounts::increments(steps.saturating_mul(u64::from(*threads)))
             }
-            Self::Idle { .. } => Accesses::default(),
+            Self::Idle { .. } => AccessCounts::default(),
         }
     }
 }
@@ -96,9 +96,9 @@ impl Walk {
 }
 
 impl Matrix {
-    fn accesses(&self) -> Accesses {
+    fn accesses(&self) -> AccessCounts {
         let rows = self.rows.saturating_mul(self.passes);
-        Accesses::new(rows.saturating_mul(self.columns).saturating_mul(2), rows)
+        AccessCounts::new(rows.saturating_mul(self.columns).saturating_mul(2), rows)
     }
 }
 
@@ -108,8 +108,8 @@ impl Cycles {
         self.bytes / LINE
     }
 
-    fn accesses(&self) -> Accesses {
-        Accesses::new(steps_in(self.nodes(), self.steps), 0)
+    fn accesses(&self) -> AccessCounts {
+        AccessCounts::new(steps_in(self.nodes(), self.steps), 0)
     }
 }
 
@@ -197,6 +197,6 @@ mod tests {
             bytes: 63,
             steps: 9,
         };
-        assert_eq!(cycles.accesses(), Accesses::default());
+        assert_eq!(cycles.accesses(), AccessCounts::default());
     }
 }

@@ -1,7 +1,7 @@
 //! Small programs whose memory behaviour is known in closed form.
 //!
 //! Each subcommand prepares its memory, runs one measured loop and prints a checksum of
-//! fixed width. [`closed_form::Accesses`] and the subcommand's help give the loop's
+//! fixed width. [`closed_form::AccessCounts`] and the subcommand's help give the loop's
 //! loads and stores. Start, parsing, set-up and printing make the same accesses whether
 //! the loop runs or not, as long as the command lines are equally long. So a tool that
 //! counts accesses is checked by a difference:
