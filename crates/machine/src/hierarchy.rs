@@ -251,7 +251,7 @@ impl Core {
     /// Puts a store that missed in the store buffer, which fetches as many lines at a time as there can
     /// be misses in flight. The core stalls while the buffer is full.
     #[inline(always)]
-    fn drain_store(&mut self, source: DataSource, cause: usize, out: &mut Outcome) {
+    fn drain_store(&mut self, source: DataSource, cause: usize, out: &mut AccessOutcome) {
         let drain = self.costs.drain[source as usize];
         if drain == 0 {
             return;

@@ -422,7 +422,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     /// The data by which accesses are counted now, with what it takes to find them.
     fn counted_data(&mut self) -> Option<(&mut DataMap, &Catalogue, &AddressSpace)> {
         let is_counted = !self.is_repeated && !self.program.is_outside;
-        let Program {
+        let ReplayedProgram {
             data,
             catalogue,
             space,

@@ -51,9 +51,10 @@ pub struct FileWaitChange {
 }
 
 impl FileWaitChange {
-    fn of(metrics: &[Metric]) -> Option<FileWaitChange> {
+    fn of(metrics: &[ComparedMetric]) -> Option<FileWaitChange> {
         let metric = |name: &str| metrics.iter().find(|metric| metric.name == name);
-        let change = |metric: &Metric| [metric.before, metric.after].map(Option::unwrap_or_default);
+        let change =
+            |metric: &ComparedMetric| [metric.before, metric.after].map(Option::unwrap_or_default);
         let [before_ns, after_ns] = change(metric(FILE_WAIT)?);
         let [before, after] = metric(DURATION).map(change).unwrap_or_default();
         let is_larger = (after_ns - before_ns).abs() > (after - before).abs();
