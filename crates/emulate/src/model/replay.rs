@@ -2,7 +2,7 @@
 //!
 //! This is the hot path of a recording: every block and every access of the program passes here. A
 //! word costs a lookup of the slot that last held its line and page, and a sum. If it misses there,
-//! the first level fills the line immediately. The work of the lower levels is recorded as an
+//! the first level fills the line immediately. The work of the lower levels is recorded as a
 //! [`PendingEvent`] and completed later, many events at a time. The hot loop treats all words the
 //! same way, so it has no other branch that depends on them.
 //!
