@@ -85,6 +85,8 @@ pub struct HeadlinePlace {
     pub function: String,
     /// True if only the runs after have it.
     pub is_new: bool,
+    /// True if only the runs before have it, perhaps under this name only.
+    pub is_gone: bool,
     /// Event of the cause of stalled cycles that changed most there. `None` for work, which is
     /// cycles without a stall.
     pub cause: Option<String>,
@@ -127,6 +129,7 @@ impl Headline {
             HeadlinePlace {
                 function: row.function.clone(),
                 is_new: row.only == Some("after"),
+                is_gone: row.only == Some("before"),
                 cause: cause.map(str::to_owned),
                 difference,
                 line: line.map(|(line, _)| line.to_owned()),
@@ -169,21 +172,24 @@ impl Headline {
 impl HeadlinePlace {
     fn text(&self, style: &Style) -> String {
         let function = style.name(bare(&self.function));
-        let more = match (self.is_new, self.difference < 0.0) {
-            (true, _) => "",
-            (false, true) => "fewer ",
-            (false, false) => "more ",
-        };
         let cycles = units::count(self.difference.abs().round() as u64);
-        let new = if self.is_new { ", a new function," } else { "" };
         let cause = CAUSES.iter().find(|c| Some(c.0) == self.cause.as_deref());
-        let does = match cause {
-            Some((_, on)) => format!("stalls {cycles} {more}cycles {on}"),
-            None => format!("works {cycles} {more}cycles"),
+        let on = cause.map_or(String::new(), |(_, on)| format!(" {on}"));
+        let [stalls, stalled] = match cause {
+            Some(_) => ["stalls", "stalled"],
+            None => ["works", "worked"],
+        };
+        let does = match self.difference < 0.0 {
+            _ if self.is_new => format!(", a new function, {stalls} {cycles} cycles{on}"),
+            _ if self.is_gone => {
+                format!(", a function of the old run alone, {stalled} {cycles} cycles{on}")
+            }
+            true => format!(" {stalls} {cycles} fewer cycles{on}"),
+            false => format!(" {stalls} {cycles} more cycles{on}"),
         };
         let line = self.line.as_ref().map(|line| style.name(line));
         let line = line.map_or(String::new(), |line| format!(" at {line}"));
-        format!("`{function}`{new} {does}{line}")
+        format!("`{function}`{does}{line}")
     }
 }
 
