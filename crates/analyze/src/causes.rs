@@ -5,6 +5,8 @@
 //! it is a rate that is high by experience. The thresholds are the constants below; docs/metrics.md
 //! lists them.
 
+use std::collections::BTreeSet;
+
 use crate::bandwidth::dram::{BandwidthCurve, Dram};
 use crate::cause::{Cause, CauseKind};
 use crate::code::hotspots::{HotRow, HotTable};
@@ -58,8 +60,10 @@ const HITM_SAMPLES: u64 = 10;
 const FAULTS_PER_S: f64 = 100_000.0;
 /// Approximate time of a page fault in the kernel, in seconds.
 const FAULT_S: f64 = 0.5e-6;
-/// Minimum number of page faults of an emulated program. The emulator itself makes several thousand.
+/// Minimum number of page faults of an emulated program without those of the emulator.
 const EMULATED_FAULTS: u64 = 20_000;
+/// Number of page faults that the emulator makes for each program that a process executes.
+const EMULATOR_FAULTS: u64 = 1500;
 /// Minimum time of an emulated program's page faults as a share of this time and the modelled one.
 const FAULT_SHARE: f64 = 0.2;
 /// Minimum share of page faults in the time to be the main cost, whatever the model shows for the
@@ -262,7 +266,11 @@ impl UnmodelledFaults {
 
 fn unmodelled_faults(evidence: &Evidence) -> Option<UnmodelledFaults> {
     evidence.manifest.machine.as_ref()?;
+    let threads = evidence.threads.iter();
+    let programs: BTreeSet<_> = threads.map(|row| (row.pid, &row.program)).collect();
+    let own_faults = EMULATOR_FAULTS * programs.len() as u64;
     let faults = evidence.manifest.own_cost.program_page_faults;
+    let faults = faults.saturating_sub(own_faults);
     let fault_s = faults as f64 * FAULT_S;
     let share = fault_s / (fault_s + busy_ns(evidence)? as f64 / 1e9);
     (faults >= EMULATED_FAULTS && share >= FAULT_SHARE)
@@ -781,14 +789,15 @@ mod tests {
             causes.iter().map(|cause| cause.kind).collect()
         };
         let faults = CauseKind::UnmodelledFaults;
-        assert_eq!(found(121_000, 0.0)[0], faults);
-        assert_eq!(found(119_000, 0.0), [CauseKind::L1Bound, faults]);
-        assert_eq!(found(20_000, 0.0), [CauseKind::L1Bound, faults]);
-        assert_eq!(found(19_999, 0.0), [CauseKind::L1Bound]);
+        // The emulator makes 1500 faults for a program.
+        assert_eq!(found(122_500, 0.0)[0], faults);
+        assert_eq!(found(120_500, 0.0), [CauseKind::L1Bound, faults]);
+        assert_eq!(found(21_500, 0.0), [CauseKind::L1Bound, faults]);
+        assert_eq!(found(21_499, 0.0), [CauseKind::L1Bound]);
         let files = CauseKind::FileWaits;
         assert_eq!(found(0, 0.021), [files, CauseKind::L1Bound]);
         assert_eq!(found(0, 0.019), [CauseKind::L1Bound]);
-        assert_eq!(found(121_000, 1.0)[..2], [files, faults]);
+        assert_eq!(found(122_500, 1.0)[..2], [files, faults]);
     }
 
     #[test]

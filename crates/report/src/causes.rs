@@ -289,8 +289,8 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::UnmodelledFaults => (
             format!(
-                "Page faults, which the model does not time: about {} (measured, the emulator's \
-                 included). At 0.5 µs each they would take {} of the run.",
+                "Page faults, which the model does not time: about {} (measured, without 1500 of \
+                 the emulator for each program). At 0.5 µs each they would take {} of the run.",
                 units::count(other as u64),
                 percent(value)
             ),

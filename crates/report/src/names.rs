@@ -17,6 +17,23 @@ pub(crate) fn readable(name: &str) -> String {
 /// Minimum share to name a single function or piece of data in a sentence.
 pub(crate) const NAMED_SHARE: f64 = 0.2;
 
+/// Removes the type of the result from a method's name as a JVM writes it for perf:
+/// `java.lang.String java.lang.Object.toString()`.
+fn without_java_result(name: &str) -> &str {
+    let is_java = |text: &str| {
+        let is_name = |c: char| c.is_alphanumeric() || "._$[]<>".contains(c);
+        !text.is_empty() && text.chars().all(is_name)
+    };
+    let method = name.split_once('(').map(|(head, _)| head);
+    let parts = method.and_then(|head| head.split_once(' '));
+    match parts {
+        Some((result, method)) if is_java(result) && is_java(method) && method.contains('.') => {
+            &name[result.len() + 1..]
+        }
+        _ => name,
+    }
+}
+
 /// As [`readable`], for names of any length. Used in sentences.
 ///
 /// Parentheses after a space are not arguments: `main at a.c:5 (malloc)`, `(anonymous namespace)`.
@@ -26,6 +43,7 @@ pub(crate) fn without_arguments(name: &str) -> String {
     if name.contains("operator") || name.ends_with(" (Python)") {
         return name.to_owned();
     }
+    let name = without_java_result(name);
     let mut short = String::new();
     let (mut depth, mut kept) = (0, 0);
     let mut before = ' ';
@@ -144,6 +162,12 @@ mod tests {
         );
         let unnamed = "a::(anonymous namespace)::b(int)";
         assert_eq!(without_arguments(unnamed), "a::(anonymous namespace)::b()");
+        let java = "java.lang.Object java.util.HashMap$TreeNode.find(int, java.lang.Object)";
+        assert_eq!(without_arguments(java), "java.util.HashMap$TreeNode.find()");
+        assert_eq!(
+            without_arguments("int a::b.part.0(int)"),
+            "int a::b.part.0()"
+        );
         let operator = "a::operator<(a const&)";
         assert_eq!(without_arguments(operator), operator);
     }
