@@ -201,6 +201,8 @@ struct mg_control {
     uint32_t padding;
     struct mg_cache caches[MG_CACHES]; /* recorder: the caches that CPUID shows (cpuid.c) */
     _Atomic uint64_t file_wait_ns; /* host time for which all waited for files (files.c) */
+    _Atomic uint64_t file_write_wait_ns; /* the part of writes */
+    _Atomic uint64_t file_sync_wait_ns;  /* the part of fsync and the like */
     _Atomic uint64_t file_waits_until_ns; /* end of the latest such wait on the host's clock */
 };
 
@@ -381,7 +383,7 @@ struct mg_map {
     uint32_t path_bytes;
 };
 
-static_assert(sizeof(struct mg_control) == 144, "wire");
+static_assert(sizeof(struct mg_control) == 160, "wire");
 static_assert(offsetof(struct mg_control, caches) == 80, "wire");
 static_assert(offsetof(struct mg_control, file_wait_ns) == 128, "wire");
 static_assert(sizeof(struct mg_cache) == 16, "wire");

@@ -85,6 +85,74 @@ fn the_known_limit_of_a_program_is_named_first() {
     }
 }
 
+/// Syncs a file 300 times: in `main`, or with a second argument in a thread while `main` computes.
+/// Prints how often it has waited.
+const SYNCS: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+static volatile int is_over;
+static volatile long sink;
+static const char *path;
+static void *write_log(void *unused) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < 300; i++)
+        if (write(fd, &i, sizeof i) < 0 || fsync(fd)) exit(1);
+    is_over = 1;
+    return unused;
+}
+int main(int argc, char **argv) {
+    path = argv[1];
+    if (argc > 2) {
+        pthread_t thread;
+        pthread_create(&thread, 0, write_log, 0);
+        while (!is_over) sink++;
+        pthread_join(thread, 0);
+    } else {
+        write_log(0);
+    }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%ld\n", usage.ru_nvcsw);
+}
+"#;
+
+#[test]
+fn waits_for_files_are_measured_while_no_thread_runs() {
+    if !needs(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = memgauge_testing::compiled(folder.path(), "program.c", SYNCS, &["-pthread"]);
+    let program = program.expect("gcc is installed");
+    let log = folder.path().join("log");
+    let log = log.to_str().expect("temporary paths are text");
+    let native = std::process::Command::new(&program).arg(log).output();
+    let waits = String::from_utf8(native.expect("it runs").stdout).expect("a number");
+    if waits.trim().parse::<u64>().expect("a number") < 200 {
+        eprintln!(
+            "skipped: fsync does not wait in {}",
+            folder.path().display()
+        );
+        return;
+    }
+    let report = |command: &[&str]| Recorded::new(&["--machine", "zen4"], command).report();
+    let waited_s = |report: &Value, name: &str| report["own_cost"][name].as_f64().expect(name);
+    let alone = report(&[&program, log]);
+    let all_s = waited_s(&alone, "program_file_wait_s");
+    assert!(all_s > 0.0);
+    assert!(waited_s(&alone, "program_file_sync_wait_s") > 0.8 * all_s);
+    if all_s >= 0.02 {
+        assert_eq!(alone["causes"][0]["kind"], "file_waits");
+    }
+    let beside = report(&[&program, log, "beside"]);
+    let beside_s = waited_s(&beside, "program_file_wait_s");
+    assert!(beside_s < 0.3 * all_s, "{beside_s} of {all_s}");
+}
+
 #[test]
 fn phases_are_named() {
     if !needs(&[]) {

@@ -400,13 +400,20 @@ impl EmulatedRun {
             let _ = writer.flush_so_far();
         }
         let (own, program) = (own_usage(), children_usage());
+        let [
+            program_file_wait_s,
+            program_file_write_wait_s,
+            program_file_sync_wait_s,
+        ] = session.file_waits_s();
         let cost = OwnCost {
             wall_s,
             cpu_s: own.cpu.as_secs_f64(),
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: program.cpu.as_secs_f64(),
             program_page_faults: program.minor_faults,
-            program_file_wait_s: session.file_wait_ns() as f64 / 1e9,
+            program_file_wait_s,
+            program_file_write_wait_s,
+            program_file_sync_wait_s,
             recording_bytes: writer.bytes_written() + copied,
         };
         let finished = writer.finish(|m| {

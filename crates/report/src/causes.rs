@@ -60,6 +60,59 @@ fn longer_run(summary: &Summary) -> &'static str {
     }
 }
 
+/// Use of files that a program waits for.
+#[derive(Clone, Copy)]
+enum FileUse {
+    Reads,
+    Writes,
+    Syncs,
+}
+
+impl FileUse {
+    fn of_most_waits(summary: &Summary) -> FileUse {
+        let cost = &summary.own_cost;
+        let (writes, syncs) = (
+            cost.program_file_write_wait_s,
+            cost.program_file_sync_wait_s,
+        );
+        let reads = cost.program_file_wait_s - writes - syncs;
+        if syncs >= reads.max(writes) {
+            FileUse::Syncs
+        } else if writes >= reads {
+            FileUse::Writes
+        } else {
+            FileUse::Reads
+        }
+    }
+
+    fn calls(self) -> &'static str {
+        match self {
+            FileUse::Reads => "reads",
+            FileUse::Writes => "writes",
+            FileUse::Syncs => "fsync, fdatasync and the like",
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            FileUse::Reads => {
+                "Read larger pieces, in order, or ahead of their use (posix_fadvise with \
+                 POSIX_FADV_WILLNEED, another thread), and keep what is read again. `memgauge io -- \
+                 CMD` shows how many bytes each process reads."
+            }
+            FileUse::Writes => {
+                "Write less or in larger pieces, or let another thread write. O_SYNC and O_DIRECT \
+                 make each write wait. `memgauge io -- CMD` shows how many bytes each process \
+                 writes."
+            }
+            FileUse::Syncs => {
+                "Sync less often: once for several records (group commit), or in another thread. \
+                 fdatasync waits less than fsync if only the contents matter."
+            }
+        }
+    }
+}
+
 /// Describes a cause.
 pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
     let percent = units::share;
@@ -300,17 +353,21 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
              into one buffer or MAP_POPULATE. `memgauge stat -- CMD` counts faults without the \
              emulator.",
         ),
-        CauseKind::FileWaits => (
-            format!(
-                "It waits for files, which the model does not time: {} without a running thread \
-                 (measured on this machine), {} of that and the modelled time.",
-                units::seconds(other, &SENTENCES),
-                percent(value)
-            ),
-            format!("at least {threshold} of the time of the run with these waits"),
-            "Read and write larger pieces, call fsync less often, or let another thread wait. \
-             `memgauge io -- CMD` shows how many bytes each process reads and writes.",
-        ),
+        CauseKind::FileWaits => {
+            let waits = FileUse::of_most_waits(summary);
+            (
+                format!(
+                    "It waits for files, which the model does not time: {} without a running \
+                     thread (measured on this machine), {} of that and the modelled time. Most of \
+                     it is in {}.",
+                    units::seconds(other, &SENTENCES),
+                    percent(value),
+                    waits.calls()
+                ),
+                format!("at least {threshold} of the time of the run with these waits"),
+                waits.advice(),
+            )
+        }
         CauseKind::CacheMisses => (
             format!(
                 "It misses the last-level cache {} times per 1000 instructions.",

@@ -192,6 +192,8 @@ fn manifest() -> Manifest {
             program_cpu_s: 6.4,
             program_page_faults: 9000,
             program_file_wait_s: 0.0,
+            program_file_write_wait_s: 0.0,
+            program_file_sync_wait_s: 0.0,
             recording_bytes: 3_300_000,
         },
         ..Manifest::default()

@@ -271,6 +271,10 @@ pub struct OwnCost {
     /// Seconds for which an emulated program waited for files on the host and no thread of it ran;
     /// 0 if unknown.
     pub program_file_wait_s: f64,
+    /// The part of these in writes, truncations and allocations of files.
+    pub program_file_write_wait_s: f64,
+    /// The part of these in fsync, fdatasync, msync and the like.
+    pub program_file_sync_wait_s: f64,
     /// Size of the recording on disk in bytes.
     pub recording_bytes: u64,
 }

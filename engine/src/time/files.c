@@ -29,26 +29,26 @@ static __thread struct {
     struct rusage usage;
 } before;
 
-enum { NO_FILE = -1, ANY_FILE = -2 };
+enum use { NO_FILE, READS, WRITES, SYNCS };
 
-/* Index of the argument with the file that a call may wait for. */
-static int file_of(int64_t num)
+static enum use use_of(int64_t num)
 {
     switch (num) {
-    case G_READ: case G_WRITE: case G_PREAD64: case G_PWRITE64: case G_READV: case G_WRITEV:
-    case G_PREADV: case G_PWRITEV: case G_PREADV2: case G_PWRITEV2: case G_GETDENTS64:
-    case G_FALLOCATE: case G_FTRUNCATE: case G_COPY_FILE_RANGE: return 0;
-    case G_SENDFILE: return 1;
+    case G_READ: case G_PREAD64: case G_READV: case G_PREADV: case G_PREADV2: case G_GETDENTS64:
+    case G_COPY_FILE_RANGE: case G_SENDFILE: return READS;
+    case G_WRITE: case G_PWRITE64: case G_WRITEV: case G_PWRITEV: case G_PWRITEV2:
+    case G_FALLOCATE: case G_FTRUNCATE: return WRITES;
     case G_FSYNC: case G_FDATASYNC: case G_SYNC_FILE_RANGE: case G_SYNC: case G_SYNCFS:
-    case G_MSYNC: return ANY_FILE;
+    case G_MSYNC: return SYNCS;
     default: return NO_FILE;
     }
 }
 
 /* Other files are pipes, sockets, terminals and the like, whose other ends may take their time. */
-static bool is_stored(int fd)
+static bool is_stored(int64_t num, const uint64_t arg[6])
 {
     struct stat st;
+    int fd = (int)arg[num == G_SENDFILE ? 1 : 0];
     return fstat(fd, &st) == 0 &&
            (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode));
 }
@@ -76,7 +76,7 @@ static uint64_t counted_until(uint64_t now_ns)
 void mg_files_before(int64_t num)
 {
     before.ns = 0;
-    if (file_of(num) == NO_FILE || !mg_shared() || getrusage(RUSAGE_THREAD, &before.usage) != 0)
+    if (use_of(num) == NO_FILE || !mg_shared() || getrusage(RUSAGE_THREAD, &before.usage) != 0)
         return;
     before.others_ran_ns = mg_others_ran_ns();
     before.another_runs = mg_another_runs();
@@ -89,16 +89,22 @@ void mg_files_after(int64_t num, const uint64_t arg[6])
         return;
     uint64_t began_ns = before.ns, now_ns = mg_host_ns();
     struct rusage now;
-    int file = file_of(num);
+    enum use use = use_of(num);
     before.ns = 0;
     if (before.another_runs || mg_another_runs() || getrusage(RUSAGE_THREAD, &now) != 0 ||
         now.ru_nvcsw == before.usage.ru_nvcsw ||
-        (file != ANY_FILE && !is_stored((int)arg[file])))
+        (use != SYNCS && !is_stored(num, arg)))
         return;
     uint64_t counted_ns = counted_until(now_ns);
     uint64_t waited = now_ns - (counted_ns > began_ns ? counted_ns : began_ns);
     uint64_t worked = worked_ns(&now) - worked_ns(&before.usage) + mg_others_ran_ns() -
                       before.others_ran_ns;
-    if (counted_ns < now_ns && waited > worked)
-        atomic_fetch_add(&mg_shared()->file_wait_ns, waited - worked);
+    if (counted_ns >= now_ns || waited <= worked)
+        return;
+    struct mg_control *control = mg_shared();
+    atomic_fetch_add(&control->file_wait_ns, waited - worked);
+    if (use == WRITES)
+        atomic_fetch_add(&control->file_write_wait_ns, waited - worked);
+    if (use == SYNCS)
+        atomic_fetch_add(&control->file_sync_wait_ns, waited - worked);
 }

@@ -336,10 +336,15 @@ impl EngineSession {
         ]
     }
 
-    /// Host time in nanoseconds for which the program waited for files and no thread of it ran.
-    pub(crate) fn file_wait_ns(&self) -> u64 {
-        let waited = self.control.u64(control::FILE_WAIT_NS);
-        waited.load(Ordering::Relaxed)
+    /// Seconds on the host for which the program waited for files and no thread of it ran: in all,
+    /// in writes, and in fsync and the like.
+    pub(crate) fn file_waits_s(&self) -> [f64; 3] {
+        let waits = [
+            control::FILE_WAIT_NS,
+            control::FILE_WRITE_WAIT_NS,
+            control::FILE_SYNC_WAIT_NS,
+        ];
+        waits.map(|at| self.control.u64(at).load(Ordering::Relaxed) as f64 / 1e9)
     }
 
     /// Informs all processes that memgauge has stopped reading.

@@ -137,6 +137,8 @@ pub(crate) mod control {
     pub(crate) const CACHES: usize = 80;
     /// Host time for which all waited for files.
     pub(crate) const FILE_WAIT_NS: usize = 128;
+    pub(crate) const FILE_WRITE_WAIT_NS: usize = 136;
+    pub(crate) const FILE_SYNC_WAIT_NS: usize = 144;
 }
 
 /// Offsets in every entry's first page.
