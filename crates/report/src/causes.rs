@@ -563,6 +563,12 @@ fn python_line(kind: CauseKind, summary: &Summary) -> Option<NamedFunction> {
     })
 }
 
+/// Returns true for the program or library of CPython.
+fn is_interpreter(module: &str) -> bool {
+    let name = file_name(module);
+    name.starts_with("python3") || name.starts_with("libpython3")
+}
+
 /// Advice on single cache lines that fits the data: objects, plain values, or arrays of numpy.
 fn order_advice(summary: &Summary, general: &str) -> String {
     let measure: Measure = stalls_on_data;
@@ -572,6 +578,12 @@ fn order_advice(summary: &Summary, general: &str) -> String {
         return "Follow the order in memory: numpy stores rows one after the other, unless an array \
                 was made otherwise. Work along rows, use a copy in the order of the access \
                 (np.asfortranarray), or sort the indices that select elements."
+            .to_owned();
+    }
+    if hottest.is_some_and(|row| is_interpreter(&row.module)) {
+        return "These are objects of the interpreter, which lie apart in memory. Make fewer of them: \
+                arrays (numpy, array) or columns instead of rows of objects, and functions that \
+                work on all elements instead of loops."
             .to_owned();
     }
     let types = summary.types.as_ref().map(|types| types.rows.as_slice());
@@ -1396,6 +1408,26 @@ mod tests {
             dram.contains("the largest part for DRAM, at 25.0 % of memory's"),
             "{dram}"
         );
+    }
+
+    #[test]
+    fn advice_on_single_lines_fits_the_language() {
+        let next = |module: &str, file: Option<&str>| {
+            let mut summary = in_functions(vec![function("visit", module, 800)]);
+            summary.hot.lines.rows = vec![HotRow {
+                file: file.map(str::to_owned),
+                ..function("visit", module, 800)
+            }];
+            stated(CauseKind::LatencyBound, 0.5, &summary).next
+        };
+        let c = next("/bin/walk", Some("/src/walk.c"));
+        assert!(c.contains("__builtin_prefetch"), "{c}");
+        for (module, file) in [("/bin/walk", Some("walk.go")), ("[jit]", None)] {
+            let other = next(module, file);
+            assert!(!other.contains("prefetch"), "{other}");
+        }
+        let python = next("/usr/bin/python3.11", None);
+        assert!(python.contains("objects of the interpreter"), "{python}");
     }
 
     #[test]
