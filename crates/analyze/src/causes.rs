@@ -53,6 +53,8 @@ const SHARING_SHARE: f64 = 0.05;
 /// Other stalls come first if they are this many times as long. Separating the lines of threads is
 /// an easier change than another layout, so equal times are not enough.
 const MINOR_SHARING: f64 = 2.0;
+/// Minimum share of this time to come before the finding that memory does not limit the run.
+const MAIN_SHARING: f64 = 0.1;
 /// Minimum number of samples with HITM to name sharing as a cause.
 const HITM_SAMPLES: u64 = 10;
 /// Minimum number of page faults per second of CPU time. At about 0.5 µs each, they take a
@@ -356,11 +358,19 @@ fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
         found.insert(at, tlb);
     }
     found.extend(part);
+    // Below a tenth of the cycles, the work of the threads matters more than what they share.
+    let small_sharing = match found.as_slice() {
+        [only] if is_sharing(only) && only.value < MAIN_SHARING => found.pop(),
+        _ => None,
+    };
     let nothing_waits = found.is_empty();
     found.extend(splits(evidence));
     if nothing_waits {
-        found.extend(l1_bound(evidence, stalls));
+        let shared = small_sharing.as_ref().map_or(0.0, |cause| cause.value);
+        let stalled = stalls.data + stalls.translation + shared;
+        found.extend(l1_bound(evidence, stalled));
     }
+    found.extend(small_sharing);
     found
 }
 
@@ -479,9 +489,13 @@ fn stalls(evidence: &Evidence) -> Option<Stalls> {
     Some(Stalls { data, translation })
 }
 
-/// A run that memory does not limit: neither data nor translation stalls a fifth of its cycles.
-fn l1_bound(evidence: &Evidence, stalls: Stalls) -> Option<Cause> {
-    let stalled = stalls.data + stalls.translation;
+fn is_sharing(cause: &Cause) -> bool {
+    matches!(cause.kind, CauseKind::FalseSharing | CauseKind::TrueSharing)
+}
+
+/// A run that memory does not limit: neither data nor translation stalls a fifth of its cycles, and
+/// sharing less than a tenth. `stalled` is their sum.
+fn l1_bound(evidence: &Evidence, stalled: f64) -> Option<Cause> {
     let (hits, misses) = (total(evidence, "l1d.hit")?, total(evidence, "l1d.miss")?);
     Some(Cause {
         other: Some(hits / (hits + misses).max(1.0)),
@@ -619,6 +633,38 @@ mod tests {
             ];
             assert_eq!(kinds_of_threads(&totals, 0.2, Some(&lines)), expected);
         }
+    }
+
+    #[test]
+    fn sharing_below_a_tenth_of_the_cycles_comes_after_the_work() {
+        let lines = SharedLines {
+            totals: SharingCounts {
+                hitm: 10,
+                true_sharing: 10,
+                ..SharingCounts::default()
+            },
+            ..SharedLines::default()
+        };
+        let causes = |shared, others| {
+            let totals = [
+                ("cycles", 300_000_000),
+                ("l1d.hit", 39_000_000),
+                ("l1d.miss", 1_000_000),
+                ("stall.sharing", shared),
+                ("stall.irregular", shared + others),
+            ];
+            kinds_of_threads(&totals, 0.1, Some(&lines))
+        };
+        let small = [CauseKind::L1Bound, CauseKind::TrueSharing];
+        assert_eq!(causes(20_000_000, 25_000_000), small);
+        assert_eq!(causes(29_000_000, 0), small);
+        assert_eq!(causes(31_000_000, 0), [CauseKind::TrueSharing]);
+        // Beside a cause, the larger one comes first, as above.
+        assert_eq!(
+            causes(20_000_000, 70_000_000),
+            [CauseKind::LatencyBound, CauseKind::TrueSharing]
+        );
+        assert_eq!(causes(14_000_000, 0), [CauseKind::L1Bound]);
     }
 
     #[test]
