@@ -11,6 +11,7 @@ use crate::code::address_spaces::AddressSpaces;
 use crate::code::disassembly::{CodeListing, listings};
 use crate::code::excerpts::excerpts;
 use crate::code::hotspots::{HotTables, Rank, TableLimits, hot_tables};
+use crate::code::library_calls::{LibraryFunction, library_functions};
 use crate::code::python::{self, PythonSums};
 use crate::code::roi::{CodeRegions, CodeValueRow};
 use crate::code::sites::{SampledSites, SiteTotals, Sites};
@@ -218,7 +219,11 @@ pub fn assemble(
         false => None,
     };
     let sampled = (parts.sampled_sites, &parts.samples);
-    let (mut hot, listings) = hot(
+    let HotCode {
+        tables: mut hot,
+        listings,
+        library_functions,
+    } = hot(
         parts.sites.with_sets(manifest.sets.as_ref()),
         sampled,
         symbols,
@@ -341,6 +346,7 @@ pub fn assemble(
         code_values: parts.code_values,
         unnamed: unnamed_code(&hot.functions, &parts.runtimes),
         python_without_lines,
+        library_functions,
         hot,
         timeline,
         sources,
@@ -360,6 +366,13 @@ pub fn assemble(
     }
 }
 
+/// Results by location of code.
+struct HotCode {
+    tables: HotTables,
+    listings: Vec<CodeListing>,
+    library_functions: Vec<LibraryFunction>,
+}
+
 /// Ranks locations by exact sums if available, or else by samples.
 fn hot(
     sites: SiteTotals,
@@ -367,7 +380,7 @@ fn hot(
     symbols: &mut dyn Resolve,
     names: &EventNames,
     options: &Options,
-) -> (HotTables, Vec<CodeListing>) {
+) -> HotCode {
     let asked = chosen_event(samples, options);
     let (sites, best) = match asked.filter(|_| sites.places() == 0) {
         Some(event) => (sampled_sites.of_event(event), Rank::event(event, names)),
@@ -382,7 +395,11 @@ fn hot(
         true => listings(&sites, symbols, names, &rank),
         false => Vec::new(),
     };
-    (tables, listings)
+    HotCode {
+        library_functions: library_functions(&sites, symbols, &tables.functions),
+        tables,
+        listings,
+    }
 }
 
 /// The event whose samples are shown: the one of the sort order if it was sampled, or else the one

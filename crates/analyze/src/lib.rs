@@ -57,6 +57,8 @@ pub use code::hotspots::{
     HotRow, HotTable, HotTables, OtherRows, Rank, STARTUP, STARTUP_MATTERS_PERCENT, TableLimits,
     hot_tables, is_startup_code,
 };
+pub use code::library_calls::{LibraryCaller, LibraryFunction};
+pub use code::library_names::is_library_code;
 pub use code::named_code::symbol_rows;
 pub use code::python::{PythonRow, PythonSums, PythonTable};
 pub use code::roi::{CodeRegionRow, CodeRegions, CodeValueRow, CodeValues};
@@ -102,7 +104,8 @@ pub use part::summarise_part;
 pub use partial::{MismatchedShares, PartialError, PartialSummary};
 pub use resolve::data_type::{DataAccess, DataType, NoType, TypeHole, TypeMember};
 pub use resolve::{
-    Caller, Instruction, ModuleFile, NoSymbols, Resolve, SourceText, Symbol, file_name,
+    BranchTarget, Caller, CodeStep, ControlFlow, Instruction, ModuleFile, NoSymbols, Resolve,
+    SourceText, Symbol, file_name,
 };
 pub use run_totals::{RunTotals, run_totals};
 pub use sample_intervals::{wilson, wilson_95};

@@ -13,6 +13,7 @@ use crate::cause::Cause;
 use crate::code::disassembly::CodeListing;
 use crate::code::excerpts::Excerpt;
 use crate::code::hotspots::HotTables;
+use crate::code::library_calls::LibraryFunction;
 use crate::code::python::PythonTable;
 use crate::code::roi::{CodeRegionRow, CodeValueRow};
 use crate::code::stacks::CallTree;
@@ -73,6 +74,10 @@ pub struct Summary {
     pub sampling: Option<SamplingResults>,
     /// Functions, source lines and instructions by the events they caused.
     pub hot: HotTables,
+    /// Hot functions of libraries and the user's functions that call them. Empty if there are none, or
+    /// calls are not counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub library_functions: Vec<LibraryFunction>,
     /// Hot code without names. Empty if there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unnamed: Vec<UnnamedCode>,

@@ -306,3 +306,73 @@ fn first_findings_of_a_drawn_sample_of_the_corpus_are_right() {
     assert!(run.status.success(), "{text}\n{errors}");
     println!("{text}");
 }
+
+/// Looks up keys of a hash table that no cache holds, and copies blocks.
+const LIBRARY_CALLS: &str = r#"
+#include <cstdio>
+#include <cstring>
+#include <unordered_map>
+#include <vector>
+using Table = std::unordered_map<unsigned long, unsigned long>;
+static unsigned long next(unsigned long x) { return x * 6364136223846793005UL + 1442695040888963407UL; }
+__attribute__((noinline)) void fill(Table &table, unsigned long n) {
+    for (unsigned long i = 0, x = 1; i < n; i++) table[x = next(x)] = i;
+}
+__attribute__((noinline)) unsigned long lookups(const Table &table, unsigned long n) {
+    unsigned long sum = 0;
+    for (int pass = 0; pass < 4; pass++)
+        for (unsigned long i = 0, x = 1; i < n; i++) {
+            x = next(x);
+            auto found = table.find(x), other = table.find(x + 1), third = table.find(x + 2);
+            sum += (found != table.end() ? found->second : 0) + (other != third);
+        }
+    return sum;
+}
+__attribute__((noinline)) void shift(std::vector<char> &to, std::vector<char> &from, int n) {
+    for (int i = 0; i < n; i++) {
+        memcpy(to.data(), from.data(), to.size());
+        from[i] = to[i + 1];
+    }
+}
+int main(int argc, char **argv) {
+    unsigned long sum = 0;
+    if (argv[1][0] == 'l') {
+        Table table;
+        fill(table, 30000);
+        sum = lookups(table, 30000);
+    } else {
+        std::vector<char> to(4 << 20), from(4 << 20, argc);
+        shift(to, from, 20);
+        sum = to[7];
+    }
+    printf("%lu\n", sum);
+}
+"#;
+
+/// The program has no debug information, and no stacks are recorded.
+#[test]
+fn code_of_libraries_counts_for_the_function_that_calls_it() {
+    if !needs(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = "library_calls.cc";
+    let program = memgauge_testing::compiled(folder.path(), file, LIBRARY_CALLS, &["-O2"]);
+    let program = program.expect("g++ is installed");
+    let finding = |work: &str| {
+        let recorded = Recorded::new(&["--machine", "i5-6600k"], &[&program, work]);
+        let text = harness::report_text(&recorded.path());
+        text.split_whitespace().collect::<Vec<&str>>().join(" ")
+    };
+    let lookups = finding("lookups");
+    assert!(
+        lookups.contains("in lookups() (most in std::_Hashtable<>::"),
+        "{lookups}"
+    );
+    // Without the C library's symbols, only its name is known.
+    let copies = finding("copies");
+    assert!(
+        copies.contains("in shift() (most in __mem") || copies.contains("libc.so.6 [no symbols]"),
+        "{copies}"
+    );
+}

@@ -4,16 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
-use memgauge_analyze::{CallNode, CallTree, PythonRow, Summary, file_name};
+use memgauge_analyze::{
+    CallNode, CallTree, HotRow, LibraryFunction, PythonRow, Summary, file_name, is_library_code,
+    is_startup_code,
+};
 
 use crate::names::{NAMED_SHARE, without_arguments};
 use crate::units;
-
-/// Returns whether a module is a shared library.
-pub(crate) fn is_library(module: &str) -> bool {
-    let file = file_name(module);
-    file.ends_with(".so") || file.contains(".so.")
-}
 
 /// Returns whether a file of Python belongs to the interpreter or to an installed package.
 pub(crate) fn is_python_library(file: &str) -> bool {
@@ -31,32 +28,116 @@ pub(crate) fn calls_by<'a>(event: &str, summary: &'a Summary) -> Option<&'a Call
     summary.calls.iter().find(|tree| tree.event == event)
 }
 
-/// Names the function outside of libraries that calls a function of a library most, directly or
-/// not.
-pub(crate) fn caller(function: &str, event: &str, summary: &Summary) -> Option<String> {
+/// The user's function that calls a function of a library most, directly or not.
+pub(crate) struct OwnCaller<'a> {
+    pub(crate) function: &'a str,
+    pub(crate) module: &'a str,
+    /// Its share of the library function's events.
+    pub(crate) share: f64,
+}
+
+/// Finds that function in the recorded calls.
+fn recorded_caller<'a>(row: &HotRow, event: &str, summary: &'a Summary) -> Option<OwnCaller<'a>> {
     let tree = calls_by(event, summary)?;
     let mut all = 0;
-    let mut by_caller: BTreeMap<&str, u64> = BTreeMap::new();
-    let inside = tree.nodes.iter().filter(|node| node.function == function);
-    for node in inside.filter(|node| node.own_events > 0) {
+    let mut by_caller: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let inside = tree.nodes.iter().filter(|node| {
+        node.own_events > 0 && (&node.function, &node.module) == (&row.function, &row.module)
+    });
+    for node in inside {
         all += node.own_events;
         let mut at = node;
         while let Some(next) = at.caller.and_then(|index| tree.nodes.get(index as usize)) {
-            if !is_library(&next.module) {
-                *by_caller.entry(&next.function).or_default() += node.own_events;
+            if !is_library_code(&next.module, &next.function) {
+                let name = (next.function.as_str(), next.module.as_str());
+                *by_caller.entry(name).or_default() += node.own_events;
                 break;
             }
             at = next;
         }
     }
-    let (name, events) = by_caller.into_iter().max_by_key(|&(_, events)| events)?;
-    let share = events as f64 / all.max(1) as f64;
-    (share >= NAMED_SHARE).then(|| {
-        format!(
-            " {} of that is called by {}.",
-            units::share(share),
-            without_arguments(name)
-        )
+    let ((function, module), events) = by_caller.into_iter().max_by_key(|&(_, events)| events)?;
+    (!is_startup_code(module, function)).then(|| OwnCaller {
+        function,
+        module,
+        share: events as f64 / all.max(1) as f64,
+    })
+}
+
+/// Share of a library function's events from which they count as those of its caller.
+const MAIN_CALLER: f64 = 0.9;
+/// The same for calls. A few that are not found may take all of the time, but such calls come from
+/// code that runs before and after the program's own.
+const ONLY_CALLER: f64 = 0.95;
+
+/// Maximum mean number of cycles of a call for which numbers of calls are shares of the time. Calls of
+/// a sort or of a copy may be of very different length, and a look-up takes a few misses.
+const SHORT_CALL_CYCLES: u64 = 1000;
+
+/// The user's function whose time that of a library function is: by recorded calls, because no other
+/// function of the user calls it, or because it makes most of many short calls.
+pub(crate) fn main_caller<'a>(
+    row: &HotRow,
+    event: &str,
+    summary: &'a Summary,
+) -> Option<OwnCaller<'a>> {
+    if !is_library_code(&row.module, &row.function) {
+        return None;
+    }
+    if calls_by(event, summary).is_some() {
+        let caller = recorded_caller(row, event, summary)?;
+        return (caller.share >= MAIN_CALLER).then_some(caller);
+    }
+    let known = counted_calls(row, summary)?;
+    let first = known.callers.first()?;
+    let cycles = row.counts.get("cycles").copied().unwrap_or(0);
+    let minimum = match known.callers.len() {
+        _ if cycles / known.calls.max(1) <= SHORT_CALL_CYCLES => MAIN_CALLER,
+        1 => ONLY_CALLER,
+        _ => return None,
+    };
+    (first.share >= minimum).then_some(OwnCaller {
+        function: &first.function,
+        module: &first.module,
+        share: first.share,
+    })
+}
+
+/// Counted calls of a library function.
+fn counted_calls<'a>(row: &HotRow, summary: &'a Summary) -> Option<&'a LibraryFunction> {
+    let mut all = summary.library_functions.iter();
+    all.find(|known| (&known.function, &known.module) == (&row.function, &row.module))
+}
+
+/// Maximum number of callers in a sentence.
+const NAMED_CALLERS: usize = 3;
+
+/// Names the user's functions that call a function of a library, directly or not.
+pub(crate) fn callers(row: &HotRow, event: &str, summary: &Summary) -> Option<String> {
+    if !is_library_code(&row.module, &row.function) {
+        return None;
+    }
+    if let Some(caller) = recorded_caller(row, event, summary) {
+        return (caller.share >= NAMED_SHARE).then(|| {
+            format!(
+                " {} of that is called by {}.",
+                units::share(caller.share),
+                without_arguments(caller.function)
+            )
+        });
+    }
+    let callers = &counted_calls(row, summary)?.callers;
+    let first = callers.first()?;
+    let named = callers.iter().take(NAMED_CALLERS);
+    let mut names: Vec<String> = named.map(|c| without_arguments(&c.function)).collect();
+    names[0] += &format!(" ({} of the calls)", units::share(first.share.min(1.0)));
+    if callers.len() > NAMED_CALLERS {
+        names.push(format!("{} more", callers.len() - NAMED_CALLERS));
+    }
+    let last = names.pop().unwrap_or_default();
+    Some(match names.is_empty() {
+        true => format!(" It is called by {last}."),
+        false => format!(" It is called by {} and {last}.", names.join(", ")),
     })
 }
 

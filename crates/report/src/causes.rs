@@ -1,13 +1,14 @@
 //! Causes that limit a run, in sentences: the figure, the threshold that it exceeds, and the next step.
 
 use memgauge_analyze::{
-    BandwidthCurve, Cause, CauseKind, Counts, DataKind, HotMembers, LossRow, MemberRow,
-    SharedAccess, Summary, TypeRow, WhatIf, falsely_shared_variables, file_name, sentence,
+    BandwidthCurve, Cause, CauseKind, Counts, DataKind, HotMembers, HotRow, LossRow, MemberRow,
+    SharedAccess, Summary, TypeRow, WhatIf, falsely_shared_variables, file_name, is_library_code,
+    sentence,
 };
 use memgauge_trace::{EventId, LossKind, catalogue};
 use serde::Serialize;
 
-use crate::callers::{caller, calls_by, is_library, is_python_library, own_caller};
+use crate::callers::{callers, calls_by, is_python_library, main_caller, own_caller};
 use crate::names::{NAMED_SHARE, readable, without_arguments};
 use crate::style::Style;
 use crate::units;
@@ -1045,38 +1046,88 @@ impl NamedFunction {
     }
 }
 
+/// A function with the library functions whose time is its own.
+struct OwnTime<'a> {
+    function: &'a str,
+    module: &'a str,
+    events: u64,
+    /// The function's row or one of a library, with most events.
+    hottest: &'a HotRow,
+}
+
+/// The function that costs most for this cause. Functions of libraries count for the user's function
+/// that calls them, if only one does.
+fn most_costly<'a>(summary: &'a Summary, stalled: Measure) -> Option<OwnTime<'a>> {
+    let mut found: Vec<OwnTime> = Vec::new();
+    for row in &summary.hot.functions.rows {
+        let events = stalled(&row.counts);
+        let caller = match events {
+            0 => None,
+            _ => main_caller(row, CYCLES, summary),
+        };
+        let (function, module) = caller.map_or((&*row.function, &*row.module), |caller| {
+            (caller.function, caller.module)
+        });
+        let known = found
+            .iter_mut()
+            .find(|own| (own.function, own.module) == (function, module));
+        match known {
+            Some(own) => {
+                own.events += events;
+                if events > stalled(&own.hottest.counts) {
+                    own.hottest = row;
+                }
+            }
+            None => found.push(OwnTime {
+                function,
+                module,
+                events,
+                hottest: row,
+            }),
+        }
+    }
+    found.into_iter().max_by_key(|own| own.events)
+}
+
 /// Names the function that costs most for this cause, with its hottest line.
 fn hottest_function(kind: CauseKind, summary: &Summary) -> Option<NamedFunction> {
     let (stalled, of) = measure(kind)?;
     let is_compute = kind == CauseKind::L1Bound;
-    let functions = summary.hot.functions.rows.iter();
-    let first = functions.max_by_key(|row| stalled(&row.counts))?;
+    let first = most_costly(summary, stalled)?;
     let all = stalled(&summary.totals);
-    let share = stalled(&first.counts) as f64 / all.max(1) as f64;
+    let share = first.events as f64 / all.max(1) as f64;
     if share < NAMED_SHARE {
         return None;
     }
+    let row = first.hottest;
     let lines = summary.hot.lines.rows.iter();
-    let lines =
-        lines.filter(|row| (&row.function, &row.module) == (&first.function, &first.module));
+    let lines = lines.filter(|line| (&line.function, &line.module) == (&row.function, &row.module));
     let line = lines.max_by_key(|row| stalled(&row.counts));
     let line = line.and_then(|row| Some((row.file.as_deref()?, row.line?)));
-    let line = line.map_or(String::new(), |(file, line)| {
-        format!(" (most at {}:{line})", file_name(file))
-    });
+    let at_line = line.map(|(file, line)| format!(" at {}:{line}", file_name(file)));
+    let is_called = (first.function, first.module) != (&*row.function, &*row.module);
+    let place = match (is_called, at_line) {
+        (true, at_line) => format!(
+            " (most in {}{})",
+            without_arguments(&row.function),
+            at_line.unwrap_or_default()
+        ),
+        (false, Some(at_line)) => format!(" (most{at_line})"),
+        (false, None) => String::new(),
+    };
     let share = units::share(share);
-    let function = without_arguments(&first.function);
+    let function = without_arguments(first.function);
     let data = match is_compute {
         true => String::new(),
         false => data(summary, &stalled),
     };
-    let is_library = is_library(&first.module);
+    let is_library = is_library_code(first.module, first.function);
     let called_by = match is_library {
-        true => caller(&first.function, CYCLES, summary).unwrap_or_default(),
+        true => callers(row, CYCLES, summary).unwrap_or_default(),
         false => String::new(),
     };
     Some(NamedFunction {
-        text: format!("{share} {of} in {function}{line}{data}.{called_by}"),
+        text: format!("{share} {of} in {function}{place}{data}.{called_by}"),
         name: function,
         is_library,
     })
@@ -1209,8 +1260,8 @@ fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
 mod tests {
     use super::*;
     use memgauge_analyze::{
-        AllocationSite, CallNode, CallTree, Counting, HeapUse, HotRow, ProcessRow, PythonRow,
-        PythonTable, ThreadRow, TypeRow, TypeTable,
+        AllocationSite, CallNode, CallTree, Counting, HeapUse, LibraryCaller, LibraryFunction,
+        ProcessRow, PythonRow, PythonTable, ThreadRow, TypeRow, TypeTable,
     };
     use memgauge_trace::MachineFacts;
 
@@ -1300,6 +1351,83 @@ mod tests {
         let expected = "90.0 % of its cycles are in strlen. 75.0 % of that is called by upper.";
         assert!(found.text.ends_with(expected), "{}", found.text);
         assert!(!found.next.contains("record -g"), "{}", found.next);
+    }
+
+    /// A run in these functions, the second one of which is called by others.
+    fn in_library(calls: u64, callers: &[(&str, f64)]) -> Summary {
+        const FIND: &str = "std::_Hashtable<int>::find(int const&)";
+        let mut summary = in_functions(vec![
+            function("other", "/bin/p", 350),
+            function(FIND, "/bin/p", 300),
+            function("lookups", "/bin/p", 200),
+        ]);
+        summary.library_functions = vec![LibraryFunction {
+            function: FIND.to_owned(),
+            module: "/bin/p".to_owned(),
+            calls,
+            callers: callers
+                .iter()
+                .map(|&(function, share)| LibraryCaller {
+                    function: function.to_owned(),
+                    module: "/bin/p".to_owned(),
+                    share,
+                })
+                .collect(),
+        }];
+        summary
+    }
+
+    #[test]
+    fn library_code_counts_for_the_only_function_that_calls_it() {
+        let expected = "50.0 % of its cycles are in lookups (most in std::_Hashtable<>::find()).";
+        let found = said(
+            CauseKind::L1Bound,
+            0.01,
+            &in_library(0, &[("lookups", 0.99)]),
+        );
+        assert!(found.ends_with(expected), "{found}");
+        // Calls are short enough to count each one the same.
+        let mut callers = in_library(100, &[("lookups", 0.95), ("fill", 0.05)]);
+        let found = said(CauseKind::L1Bound, 0.01, &callers);
+        assert!(found.ends_with(expected), "{found}");
+        callers.hot.functions.rows.remove(0);
+        for row in &mut callers.hot.functions.rows {
+            row.counts.values_mut().for_each(|count| *count *= 1000);
+        }
+        callers.totals.values_mut().for_each(|count| *count *= 1000);
+        let found = stated(CauseKind::L1Bound, 0.01, &callers);
+        let expected = "30.0 % of its cycles are in std::_Hashtable<>::find(). It is called by \
+                        lookups (95.0 % of the calls) and fill.";
+        assert!(found.text.ends_with(expected), "{}", found.text);
+        let hint =
+            "`memgauge record -g -- CMD` shows which calls lead to std::_Hashtable<>::find().";
+        assert!(found.next.contains(hint), "{}", found.next);
+    }
+
+    #[test]
+    fn library_code_counts_for_the_caller_in_recorded_calls() {
+        let mut summary = in_library(0, &[]);
+        summary.library_functions.clear();
+        let node = |function: &str, caller, own_events| CallNode {
+            function: function.to_owned(),
+            module: "/bin/p".to_owned(),
+            caller,
+            samples: own_events,
+            events: own_events,
+            own_events,
+        };
+        summary.calls = vec![CallTree {
+            event: "cycles".to_owned(),
+            nodes: vec![
+                node("main", None, 10),
+                node("lookups", Some(0), 20),
+                node("std::_Hashtable<int>::find(int const&)", Some(1), 30),
+            ],
+            ..CallTree::default()
+        }];
+        let found = said(CauseKind::L1Bound, 0.01, &summary);
+        let expected = "50.0 % of its cycles are in lookups (most in std::_Hashtable<>::find()).";
+        assert!(found.ends_with(expected), "{found}");
     }
 
     #[test]

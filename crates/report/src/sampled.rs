@@ -4,7 +4,7 @@
 use memgauge_analyze::{HotRow, PythonRow, RegionTable, Summary, file_name};
 use memgauge_trace::event_meaning;
 
-use crate::callers::{caller, is_library, own_caller};
+use crate::callers::{callers, own_caller};
 use crate::causes::{Statement, mapped, mostly_waited};
 use crate::names::{NAMED_SHARE, without_arguments};
 use crate::units;
@@ -47,8 +47,8 @@ pub(crate) fn main_finding(summary: &Summary) -> Option<Statement> {
     };
     if let Some(line) = python {
         text += &own_caller(line, summary).unwrap_or_default();
-    } else if is_library(&row.module) && share >= FEW {
-        text += &caller(&row.function, &table.rank, summary).unwrap_or_default();
+    } else if share >= FEW {
+        text += &callers(row, &table.rank, summary).unwrap_or_default();
     }
     text += &data(summary, &table.rank).unwrap_or_default();
     text += &mostly_waited(summary).unwrap_or_default();

@@ -30,6 +30,8 @@ pub(super) struct Image {
     variables: Option<BTreeMap<u64, (String, u64)>>,
     /// Functions of other files that PLT entries call, by address.
     plt_entries: BTreeMap<u64, String>,
+    /// Functions of other files by the address of the slot that will point to them.
+    import_slots: BTreeMap<u64, String>,
 }
 
 /// Size of an entry of the procedure linkage table.
@@ -79,6 +81,7 @@ impl Image {
             memory_bytes: s.size(),
             executable: s.permissions().executable(),
         });
+        let import_slots = import_slots(&file);
         Some(Image {
             path: path.to_owned(),
             is_x86_64: file.architecture() == object::Architecture::X86_64,
@@ -87,7 +90,8 @@ impl Image {
             segments: segments.collect(),
             thread_pointer: thread_pointer(&file),
             variables: None,
-            plt_entries: plt_entries(&file),
+            plt_entries: plt_entries(&file, &import_slots),
+            import_slots,
         })
     }
 
@@ -96,6 +100,11 @@ impl Image {
     pub(super) fn plt_function(&self, address: u64) -> Option<&str> {
         let (start, name) = self.plt_entries.range(..=address).next_back()?;
         (address - start < PLT_ENTRY_BYTES as u64).then_some(name)
+    }
+
+    /// Name of the function of another file that the slot at this address will point to.
+    pub(super) fn import_in_slot(&self, address: u64) -> Option<&str> {
+        self.import_slots.get(&address).map(String::as_str)
     }
 
     /// Address of an instruction at a file offset. Segments may share a page of the file; code is
@@ -229,11 +238,34 @@ fn linked_file<'a>(path: &Path, file: &object::File<'a, &'a ReadCache<File>>) ->
 
 /// Entries of the procedure linkage table by address. Each jumps to the address in a slot, and a
 /// relocation names the function that the slot will point to.
-fn plt_entries<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64, String> {
+fn plt_entries<'a>(
+    file: &object::File<'a, &'a ReadCache<File>>,
+    slots: &BTreeMap<u64, String>,
+) -> BTreeMap<u64, String> {
     let mut all = BTreeMap::new();
     if file.architecture() != object::Architecture::X86_64 {
         return all;
     }
+    for section in file.sections() {
+        let is_table = section.name().is_ok_and(|name| name.starts_with(".plt"));
+        let Some(bytes) = is_table.then(|| section.data().ok()).flatten() else {
+            continue;
+        };
+        for (number, entry) in bytes.chunks(PLT_ENTRY_BYTES).enumerate() {
+            let start = section.address() + (number * PLT_ENTRY_BYTES) as u64;
+            let name = slot_of(entry, start).and_then(|slot| slots.get(&slot));
+            let name = name.map_or_else(
+                || UNKNOWN_PLT_ENTRY.to_owned(),
+                |name| format!("{}@plt", demangle(name)),
+            );
+            all.insert(start, name);
+        }
+    }
+    all
+}
+
+/// Names of functions of other files by the slot that a relocation will fill.
+fn import_slots<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64, String> {
     let symbols = file.dynamic_symbol_table();
     let slots = file.dynamic_relocations().into_iter().flatten();
     let named = slots.filter_map(|(slot, relocation)| match relocation.target() {
@@ -243,23 +275,7 @@ fn plt_entries<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> BTreeMap<u64
         }
         _ => None,
     });
-    let named: BTreeMap<u64, String> = named.collect();
-    for section in file.sections() {
-        let is_table = section.name().is_ok_and(|name| name.starts_with(".plt"));
-        let Some(bytes) = is_table.then(|| section.data().ok()).flatten() else {
-            continue;
-        };
-        for (number, entry) in bytes.chunks(PLT_ENTRY_BYTES).enumerate() {
-            let start = section.address() + (number * PLT_ENTRY_BYTES) as u64;
-            let name = slot_of(entry, start).and_then(|slot| named.get(&slot));
-            let name = name.map_or_else(
-                || UNKNOWN_PLT_ENTRY.to_owned(),
-                |name| format!("{}@plt", demangle(name)),
-            );
-            all.insert(start, name);
-        }
-    }
-    all
+    named.collect()
 }
 
 /// Slot that an entry jumps to: `jmp *distance(%rip)`.

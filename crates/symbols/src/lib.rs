@@ -23,7 +23,8 @@ use std::time::SystemTime;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 use memgauge_analyze::{
-    Caller, DataAccess, DataType, Instruction, ModuleFile, NoType, Resolve, SourceText, Symbol,
+    Caller, CodeStep, DataAccess, DataType, Instruction, ModuleFile, NoType, Resolve, SourceText,
+    Symbol,
 };
 use memgauge_recording::{Copies, Copy, Recording};
 
@@ -226,6 +227,31 @@ impl Symbols {
         }
     }
 
+    /// File and address range of the function at an offset, and the difference between its addresses
+    /// and their offsets.
+    fn function_code(
+        &mut self,
+        file: &ModuleFile,
+        offset: u64,
+    ) -> Result<(PathBuf, Range<u64>, u64), String> {
+        let Some(image) = self.image(file, NameKind::Code) else {
+            return Err("the recorded file is gone or has changed".to_owned());
+        };
+        let address = image
+            .code_address(offset)
+            .ok_or("it is not code of the file")?;
+        let (path, debug) = (image.path.clone(), image.debug.clone());
+        let mut files = std::iter::once(&path).chain(debug.iter());
+        let range = files.find_map(|path| self.code.range(path, address, false));
+        // The symbols of internal functions are in the debug information that a file links to.
+        let with_debug_info = debug.filter(|_| range.is_none() && !self.tables_only);
+        let range = range
+            .or_else(|| self.code.range(&with_debug_info?, address, true))
+            .filter(|range| range.contains(&address));
+        let range = range.ok_or("no symbol says where the function begins and ends")?;
+        Ok((path, range, address.wrapping_sub(offset)))
+    }
+
     /// The function at an address of a file, with debug information if readable.
     fn function(&mut self, file: &ModuleFile, offset: u64) -> Option<Symbol> {
         let image = self.image(file, NameKind::Code)?;
@@ -311,18 +337,14 @@ impl Resolve for Symbols {
     }
 
     fn disassemble(&mut self, file: &ModuleFile, offset: u64) -> Result<Vec<Instruction>, String> {
-        let Some(image) = self.image(file, NameKind::Code) else {
-            return Err("the recorded file is gone or has changed".to_owned());
-        };
-        let address = image
-            .code_address(offset)
-            .ok_or("it is not code of the file")?;
-        let (path, debug) = (image.path.clone(), image.debug.clone());
-        let range = std::iter::once(&path)
-            .chain(debug.iter())
-            .find_map(|path| self.code.range(path, address));
-        let range = range.ok_or("no symbol says where the function begins and ends")?;
-        disassembly::of_function(&path, range, address.wrapping_sub(offset))
+        let (path, range, shift) = self.function_code(file, offset)?;
+        disassembly::of_function(&path, range, shift)
+    }
+
+    fn control_flow(&mut self, file: &ModuleFile, offset: u64) -> Option<Vec<CodeStep>> {
+        let (path, range, shift) = self.function_code(file, offset).ok()?;
+        let image = self.image(file, NameKind::Code)?;
+        disassembly::control_flow(&path, range, shift, image).ok()
     }
 
     fn source(&mut self, file: &str) -> Option<SourceText> {
@@ -390,10 +412,10 @@ impl CodeNames {
         }
     }
 
-    /// Address range of the function at an address, from the symbol table.
-    fn range(&mut self, path: &Path, address: u64) -> Option<Range<u64>> {
+    /// Address range of the function at an address, from the symbol table or debug information.
+    fn range(&mut self, path: &Path, address: u64, debug: bool) -> Option<Range<u64>> {
         let mut elf = Elf::new(path);
-        elf.debug_syms = false;
+        elf.debug_syms = debug;
         let source = Source::Elf(elf);
         let found = self
             .symbolizer

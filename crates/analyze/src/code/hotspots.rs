@@ -398,7 +398,7 @@ const LIBRARY_SOURCES: [&str; 12] = [
     "/lib/rustlib/src/",
 ];
 
-fn is_library_source(file: &str) -> bool {
+pub(crate) fn is_library_source(file: &str) -> bool {
     LIBRARY_SOURCES.iter().any(|folder| match folder {
         // Below any home folder.
         folder if folder.starts_with("/.") || *folder == "/go/pkg/mod/" => file.contains(folder),

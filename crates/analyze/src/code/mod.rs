@@ -5,6 +5,8 @@ pub(crate) mod address_spaces;
 pub(crate) mod disassembly;
 pub(crate) mod excerpts;
 pub(crate) mod hotspots;
+pub(crate) mod library_calls;
+pub(crate) mod library_names;
 pub(crate) mod miss_order;
 pub(crate) mod named_code;
 pub(crate) mod python;

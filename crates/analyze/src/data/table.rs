@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::Analysis;
 use crate::code::address_spaces::{AddressSpaces, CodeLocation, is_file};
 use crate::code::hotspots::{module_of, place_symbol};
+use crate::code::library_names::{is_standard_library, without_return_type};
 use crate::code::stacks::Frames;
 use crate::counts::{Counts, EventNames, EventSums};
 use crate::data::heap_history::{HeapHistograms, HeapHistory, HeapOverTime};
@@ -634,7 +635,6 @@ fn has_name(function: &str) -> bool {
 /// containers of standard libraries, and wrappers of malloc such as `xmalloc`, `g_strdup` and
 /// `sqlite3DbMallocRaw`.
 fn allocates_for_others(function: &str) -> bool {
-    const LIBRARIES: [&str; 5] = ["std::", "__gnu_cxx::", "alloc::", "core::", "hashbrown::"];
     const ENDINGS: [&str; 8] = [
         "alloc",
         "alloc0",
@@ -648,41 +648,9 @@ fn allocates_for_others(function: &str) -> bool {
     let name = without_return_type(function);
     let (plain, _) = name.split_once(['(', '<']).unwrap_or((name, ""));
     let plain = plain.to_ascii_lowercase().replace('_', "");
-    let of = implementor(name);
     name.starts_with("operator new")
-        || LIBRARIES.iter().any(|library| of.starts_with(library))
+        || is_standard_library(name)
         || ENDINGS.iter().any(|ending| plain.ends_with(ending))
-}
-
-/// The type that a method of Rust belongs to: `<&alloc::vec::Vec<u8> as Trait>::method`. That of a
-/// generic or primitive type belongs to the library that has the trait: `<T as alloc::Trait>::method`.
-fn implementor(name: &str) -> &str {
-    let plain = name.trim_start_matches(['<', '&']);
-    let plain = plain.strip_prefix("mut ").unwrap_or(plain);
-    let plain = plain.strip_prefix("dyn ").unwrap_or(plain);
-    match plain.split_once(" as ") {
-        Some((of, trait_and_rest)) if of.len() == 1 || is_primitive(of) => trait_and_rest,
-        _ => plain,
-    }
-}
-
-fn is_primitive(name: &str) -> bool {
-    !name.contains("::") && name.starts_with(|c: char| c.is_ascii_lowercase())
-}
-
-/// A function's name without the type of its result, which the names of templates begin with.
-fn without_return_type(function: &str) -> &str {
-    let (mut depth, mut start) = (0, 0);
-    for (at, c) in function.char_indices() {
-        match c {
-            '<' => depth += 1,
-            '>' => depth -= 1,
-            '(' if depth == 0 => break,
-            ' ' if depth == 0 && !function[start..at].ends_with("operator") => start = at + 1,
-            _ => {}
-        }
-    }
-    &function[start..]
 }
 
 fn heap<'a>(

@@ -65,6 +65,38 @@ pub struct Instruction {
     pub text: String,
 }
 
+/// Target of a direct call or jump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BranchTarget {
+    /// Byte offset in the same file.
+    Offset(u64),
+    /// A function of another file, by name.
+    Import(String),
+}
+
+/// How control leaves an instruction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ControlFlow {
+    /// To the next instruction.
+    #[default]
+    Next,
+    /// A call of a known function.
+    Call(BranchTarget),
+    /// A jump out of the function, to a known one (a tail call).
+    TailCall(BranchTarget),
+    /// Any other branch.
+    Branch,
+}
+
+/// An instruction of a function without its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodeStep {
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// How control leaves it.
+    pub flow: ControlFlow,
+}
+
 /// A source file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceText {
@@ -123,6 +155,12 @@ pub trait Resolve {
         _offset: u64,
     ) -> Result<Vec<Instruction>, String> {
         Err("no file is read".to_owned())
+    }
+
+    /// Instructions of the function at a byte `offset` in `file` with their branches. `None` if the
+    /// code cannot be read.
+    fn control_flow(&mut self, _file: &ModuleFile, _offset: u64) -> Option<Vec<CodeStep>> {
+        None
     }
 
     /// Text of a source file that debug information names. `None` if it cannot be read.
