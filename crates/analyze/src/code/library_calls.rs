@@ -25,6 +25,9 @@ use crate::resolve::{BranchTarget, CodeStep, ControlFlow, Resolve, Symbol};
 const MIN_SHARE: f64 = 0.01;
 /// Maximum number of functions whose machine code is read, programs before shared libraries.
 const MAX_FUNCTIONS: usize = 5000;
+/// Maximum number of instructions outside of known functions for which one is searched, such as those
+/// of a stripped program.
+const MAX_UNKNOWN: usize = 10_000;
 /// Maximum number of library functions between a hot one and the user's code.
 const MAX_DEPTH: usize = 12;
 /// Maximum number of functions that are visited for one hot function.
@@ -137,6 +140,7 @@ impl CallGraph {
         for path in paths {
             let tallies = &by_path[&path];
             let mut covered_to = None;
+            let mut unknown = 0;
             for &offset in tallies.keys() {
                 if covered_to.is_some_and(|end| offset <= end) {
                     continue;
@@ -148,6 +152,10 @@ impl CallGraph {
                 if let Some(steps) = steps.filter(|steps| !steps.is_empty()) {
                     covered_to = steps.last().map(|step| step.offset);
                     graph.add(sites, symbols, path, tallies, &steps);
+                } else if unknown == MAX_UNKNOWN {
+                    break;
+                } else {
+                    unknown += 1;
                 }
             }
         }
@@ -427,9 +435,12 @@ mod tests {
         ControlFlow::Call(BranchTarget::Offset(offset))
     }
 
+    /// A library function, its calls, and the shares of its callers.
+    type Found = (String, u64, Vec<(String, f64)>);
+
     /// Callers of hot functions, with their calls. A count is that of stores at a call, or of
     /// instructions elsewhere.
-    fn found(mut fake: Fake, counts: &[(u64, u64)]) -> Vec<(String, u64, Vec<(String, f64)>)> {
+    fn found(mut fake: Fake, counts: &[(u64, u64)]) -> Vec<Found> {
         let mapped = spaces(&[
             code(0, 0, 0x1000, PROGRAM),
             code(0, 0x1_0000, 0x1_1000, LIBC),
