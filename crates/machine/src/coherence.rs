@@ -617,8 +617,7 @@ impl Core {
     /// Ends a turn of this core, before another core runs. Invalidates other cores' copies of lines
     /// that it has stored to.
     pub fn end_turn(&mut self, shared: &mut SharedLevels) {
-        let began = self.turn_began;
-        self.turn_began = self.first.stamp();
+        let began = self.first.begin_turn();
         if !shared.directory.is_on() {
             return;
         }

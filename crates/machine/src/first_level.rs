@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use memgauge_trace::LINE_BYTES;
 
+use crate::cache::{DIRTY, Portable, RowSearch, SearchWidth, tag_of};
 #[cfg(target_arch = "x86_64")]
 use crate::cache::{Eights, Fours};
-use crate::cache::{Portable, RowSearch, SearchWidth, tag_of};
 use crate::config::HUGE_SHIFT;
-use crate::l1d::{L1d, Reuse};
+use crate::l1d::{L1d, RENEWED_STAMPS, Reuse};
 use crate::tlb::{Dtlb, STAMP_STEP};
 use crate::{Config, Core, PAGE_BYTES, SharedLevels};
 
@@ -27,9 +27,21 @@ pub(crate) struct FirstLevel {
     pub(crate) dtlb: Dtlb,
     /// Increases with every use of a line or page. Orders them by last use.
     stamp: u64,
+    /// Stamp at the start of the core's turn.
+    turn_began: u64,
     /// Number of ways that the host searches at a time.
     width: SearchWidth,
     pages: PageSizes,
+}
+
+/// Number of accesses for which the stamps of lines suffice without being renewed: half of them.
+const MAX_TOUCHES: u64 = (1 << 31) / STAMP_STEP;
+
+/// Returns the stamp of a line: the low half of a stamp. Lines have more stamps than pages, and the
+/// host finds the smallest one twice as fast.
+#[inline(always)]
+fn line_stamp(stamp: u64) -> u32 {
+    stamp as u32
 }
 
 /// Distinguishes huge pages among small ones. User addresses have 47 bits.
@@ -140,6 +152,22 @@ impl Missed {
         self.flags & Missed::FIRST_USE != 0
     }
 
+    /// Returns the evicted word if nothing but the line missed.
+    #[inline(always)]
+    pub(crate) fn line_alone(self) -> Option<u64> {
+        let others = Missed::PAGE | Missed::WATCHED | Missed::AT_ONCE | Missed::FIRST_USE;
+        self.line().filter(|_| self.flags & others == 0)
+    }
+
+    /// The same miss once the evicted line has been written to the second level.
+    #[inline(always)]
+    pub(crate) fn with_clean_line(self) -> Missed {
+        Missed {
+            left: self.left & !DIRTY,
+            ..self
+        }
+    }
+
     /// Returns true if it must be [supplied](crate::Core::supply) before the next access.
     #[inline(always)]
     pub fn at_once(self) -> bool {
@@ -165,6 +193,7 @@ impl FirstLevel {
             l1d: L1d::new(&config.l1d),
             dtlb: Dtlb::new(&config.dtlb),
             stamp: 0,
+            turn_began: 0,
             width: SearchWidth::of_this_host(),
             pages: PageSizes {
                 shift: config.page_shift(),
@@ -175,8 +204,14 @@ impl FirstLevel {
 
     #[inline(always)]
     pub(crate) fn next_stamp(&mut self) -> u64 {
+        self.renew_stamps_in_time();
         self.stamp += STAMP_STEP;
         self.stamp
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_line_stamp(&mut self) -> u32 {
+        line_stamp(self.next_stamp())
     }
 
     /// Returns the address by which the TLBs know the page of `addr`.
@@ -190,13 +225,35 @@ impl FirstLevel {
         PAGE_BYTES << self.pages.shift
     }
 
-    /// Returns the stamp of the last use.
-    pub(crate) fn stamp(&self) -> u64 {
-        self.stamp
+    /// Begins a turn of the core. Returns the line stamp at the start of the turn before.
+    pub(crate) fn begin_turn(&mut self) -> u32 {
+        self.renew_stamps_in_time();
+        line_stamp(std::mem::replace(&mut self.turn_began, self.stamp))
+    }
+
+    /// Renews the stamps of lines unless there are [`MAX_TOUCHES`] more.
+    #[inline(always)]
+    fn renew_stamps_in_time(&mut self) {
+        if line_stamp(self.stamp) > u32::MAX - (MAX_TOUCHES * STAMP_STEP) as u32 {
+            self.renew_stamps();
+        }
+    }
+
+    /// Gives all lines the smallest possible stamps in the same order, and goes on at the next stamp
+    /// whose low bits exceed them.
+    #[cold]
+    fn renew_stamps(&mut self) {
+        let began = self
+            .l1d
+            .renew_stamps(line_stamp(self.turn_began), STAMP_STEP as u32);
+        let epoch = (self.stamp >> 32) + 1 << 32;
+        self.turn_began = epoch + u64::from(began);
+        self.stamp = epoch + RENEWED_STAMPS * STAMP_STEP;
     }
 
     #[inline(always)]
     pub(crate) fn touches(&mut self) -> Touches<'_> {
+        self.renew_stamps_in_time();
         Touches {
             next: self.stamp + STAMP_STEP,
             l1d: &mut self.l1d,
@@ -208,7 +265,7 @@ impl FirstLevel {
     }
 }
 
-/// A sequence of first-level accesses.
+/// A sequence of first-level accesses, four million at most.
 ///
 /// Separate from [`Core`] so that a loop of accesses keeps its stamp in a register.
 pub struct Touches<'a> {
@@ -250,7 +307,7 @@ impl Touches<'_> {
         if !self.l1d.is_at(addr, line) || !self.dtlb.stamp(page, self.next) {
             return false;
         }
-        self.l1d.use_place(line, store, self.next);
+        self.l1d.use_place(line, store, line_stamp(self.next));
         self.next += STAMP_STEP;
         true
     }
@@ -346,6 +403,7 @@ fn take<R: RowSearch>(
         missed.flags |= Missed::STORES;
     }
     let tag = tag_of(addr);
+    let now = line_stamp(now);
     match l1d.reuse::<R>(tag, store, now) {
         Reuse::Held => {}
         Reuse::Reported { watched, first } => {

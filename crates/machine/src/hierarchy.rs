@@ -24,7 +24,7 @@ const CONTENDED_IN_FLIGHT: u64 = 2;
 
 /// Number of stores that a core can have waiting for their lines: entries of its store buffer (56 on
 /// Skylake, 64 on Zen 4).
-const STORE_BUFFER: u64 = 56;
+pub(crate) const STORE_BUFFER: u64 = 56;
 
 /// Costs as integers, computed once.
 pub(crate) struct Costs {
@@ -35,10 +35,10 @@ pub(crate) struct Costs {
     /// Latency in cycles, by source.
     pub(crate) latency: [u32; SOURCES],
     /// Millicycles of stall of a load that misses, by source: irregular, regular.
-    stall: [[u64; 2]; SOURCES],
+    pub(crate) stall: [[u64; 2]; SOURCES],
     /// Millicycles for which a store that misses occupies the store buffer's path to the caches, by
     /// source. 0 for lines from memory, which have a path of their own.
-    drain: [u64; SOURCES],
+    pub(crate) drain: [u64; SOURCES],
     /// Outcome of a first-level hit with a TLB hit.
     pub(crate) plain_hit: AccessOutcome,
     stlb_cycles: u32,
@@ -119,7 +119,7 @@ impl Costs {
     }
 }
 
-fn order_of(regular: bool) -> usize {
+pub(crate) fn order_of(regular: bool) -> usize {
     match regular {
         true => STALL_REGULAR,
         false => STALL_IRREGULAR,

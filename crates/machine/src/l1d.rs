@@ -29,6 +29,8 @@ const FRONT: usize = 16384;
 /// Number of slots, more than the largest first level has lines. The last slot stays empty. The one
 /// before it belongs to [`NO_ACCESS`].
 const SLOTS: usize = 4096;
+/// Largest number of stamps that are in use.
+pub(crate) const RENEWED_STAMPS: u64 = 2 * SLOTS as u64;
 /// Slot of [`NO_ACCESS`]. It is in no set, so it is never evicted.
 const NO_ACCESS_PLACE: L1dPlace = L1dPlace((SLOTS - 2) as u16);
 /// Front entry without a line: the empty slot.
@@ -53,7 +55,7 @@ pub(crate) struct L1d {
     lines: [u64; SLOTS],
     /// Stamp of the last load of each slot, then of the last store. 0 if there was none since the
     /// line was filled.
-    stamps: [u64; 2 * SLOTS],
+    stamps: [u32; 2 * SLOTS],
     sets: Sets,
     ways: usize,
     /// One tree per set, under tree-PLRU.
@@ -181,13 +183,13 @@ impl L1d {
 
     /// Uses the line in a slot. `stamp` must exceed all previous ones.
     #[inline(always)]
-    pub(crate) fn use_place(&mut self, place: L1dPlace, store: bool, stamp: u64) {
+    pub(crate) fn use_place(&mut self, place: L1dPlace, store: bool, stamp: u32) {
         self.stamps[place.stamp(store)] = stamp;
     }
 
     /// Uses a line if it is held.
     #[inline(always)]
-    pub(crate) fn reuse<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
+    pub(crate) fn reuse<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u32) -> Reuse {
         let place = self.front_place(address(tag));
         if self.is_at(address(tag), place) {
             self.use_place(place, store, stamp);
@@ -198,7 +200,7 @@ impl L1d {
 
     /// Uses a line that is not in the front.
     #[inline(always)]
-    fn reuse_behind<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
+    fn reuse_behind<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u32) -> Reuse {
         if self.front[front_index(address(tag))] & CROWDED == 0 {
             return Reuse::Absent;
         }
@@ -207,7 +209,7 @@ impl L1d {
 
     /// Uses a line that is in its set but not in the front.
     #[inline(never)]
-    fn search<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> Reuse {
+    fn search<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u32) -> Reuse {
         let Some(place) = self.find::<R>(tag) else {
             return Reuse::Absent;
         };
@@ -228,7 +230,7 @@ impl L1d {
 
     /// Fills a line that is not held. Returns the evicted word in the format of the other levels.
     #[inline(always)]
-    pub(crate) fn fill<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u64) -> u64 {
+    pub(crate) fn fill<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u32) -> u64 {
         let place = self.coldest::<R>(self.sets.of_private(tag));
         let left = self.clear(place, address(tag));
         if self.show(tag, place) {
@@ -344,7 +346,7 @@ impl L1d {
 
     /// Returns the tags of lines that other cores may hold and that were stored to after `stamp`. A
     /// line is returned once.
-    pub(crate) fn shared_and_stored_since(&mut self, stamp: u64) -> Vec<u64> {
+    pub(crate) fn shared_and_stored_since(&mut self, stamp: u32) -> Vec<u64> {
         let mut found = Vec::new();
         let mut words = self.shared_words;
         while words != 0 {
@@ -379,6 +381,19 @@ impl L1d {
             self.stamps[place.stamp(store)] = 0;
         }
         left
+    }
+
+    /// Replaces all stamps by multiples of `step`, in the same order. Returns the stamp that stands for
+    /// `began`, to which others are compared.
+    pub(crate) fn renew_stamps(&mut self, began: u32, step: u32) -> u32 {
+        let used = self.stamps.iter().copied().filter(|&stamp| stamp > 0);
+        let mut in_order: Vec<u32> = used.collect();
+        in_order.sort_unstable();
+        let renewed = |stamp: u32| in_order.partition_point(|&other| other <= stamp) as u32 * step;
+        for stamp in self.stamps.iter_mut().filter(|stamp| **stamp > 0) {
+            *stamp = renewed(*stamp);
+        }
+        renewed(began)
     }
 
     /// Returns the content of a slot in the format of the other levels.

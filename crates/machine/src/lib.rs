@@ -57,6 +57,7 @@ mod first_level;
 mod hierarchy;
 mod l1d;
 mod machine;
+mod near_misses;
 mod outcome;
 pub mod pmu;
 mod presets;

@@ -64,12 +64,10 @@ pub struct Core {
     /// Its bit in the coherence directory. 0 if it is not coherent with other cores.
     pub(crate) bit: u64,
     pub(crate) recent_pages: RecentPages,
-    /// Stamp at the start of its turn.
-    pub(crate) turn_began: u64,
     /// Lines that it regained in this turn and that are not known to be truly shared.
     pub(crate) regained: Vec<RegainedLine>,
     clock: Clock,
-    sampler: Sampler,
+    pub(crate) sampler: Sampler,
     /// Set unless delivery is ideal.
     courier: Option<Box<Courier>>,
     /// True if splits are sampled.
@@ -178,7 +176,6 @@ impl Core {
             space_bits: u64::from(space) << SPACE_SHIFT,
             bit: 0,
             recent_pages: RecentPages::new(),
-            turn_began: 0,
             regained: Vec::new(),
             clock,
             sampler: match &courier {
@@ -410,7 +407,7 @@ impl Core {
                 stores: store,
                 bytes: LineBytes::of(first, size as u32, kind),
             };
-            let stamp = self.first.next_stamp();
+            let stamp = self.first.next_line_stamp();
             match self.first.l1d.reuse::<Portable>(tag, store, stamp) {
                 Reuse::Held => {}
                 Reuse::Reported { watched, first } => {
@@ -435,7 +432,7 @@ impl Core {
         kind: AccessKind,
         out: &mut AccessOutcome,
     ) {
-        if self.sampler.is_due(&self.counts) {
+        if self.sampler.look(&self.counts) {
             let access = SampledAccess {
                 addr,
                 size,

@@ -86,7 +86,7 @@ impl Core {
     /// Looks up the line of `addr` in the first level, without its page. A miss must be
     /// [supplied](Core::supply) at once.
     pub fn take_line(&mut self, addr: u64, store: bool) -> Missed {
-        let (tag, stamp) = (tag_of(addr), self.first.next_stamp());
+        let (tag, stamp) = (tag_of(addr), self.first.next_line_stamp());
         if self.first.l1d.reuse::<Portable>(tag, store, stamp) != Reuse::Absent {
             return Missed::NOTHING;
         }

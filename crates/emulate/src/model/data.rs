@@ -955,6 +955,19 @@ impl DataMap {
         self.sums_of(id, place, address).add(outcome);
     }
 
+    /// Charges an access that missed the first level only and stalled for this long.
+    #[inline]
+    pub(crate) fn charge_near_miss(&mut self, address: u64, stalled: u64, space: &AddressSpace) {
+        let place = self.page_of(address, || space.has_variables(address));
+        let id = self.object_at(place, address);
+        if id != NONE {
+            self.touch_line(place, id, address);
+        }
+        let sums = self.sums_of(id, place, address);
+        sums.l1d += 1;
+        sums.stalls.l2 += stalled;
+    }
+
     /// Counts `times` accesses of a kind to the data at `address`.
     pub(crate) fn count(
         &mut self,

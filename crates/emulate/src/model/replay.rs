@@ -439,10 +439,11 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         for event in &mut events {
             self.look_up(words, event);
         }
+        let is_simple = self.charges_only_code_and_data();
         for event in &events {
             self.retire_until(words, event.at as usize, event.ran);
             match event.what {
-                PendingKind::Access(index) => self.supply(words, event, index),
+                PendingKind::Access(index) => self.supply(words, event, index, is_simple),
                 PendingKind::Prefetch(index) => self.prefetch(words, event, index),
                 PendingKind::Split => self.core.count_split(),
                 PendingKind::AccessRun | PendingKind::Settle => {}
@@ -495,10 +496,29 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         Some((block, self.program.catalogue.run(block, number?)?))
     }
 
-    fn supply(&mut self, words: &[AtomicU64], event: &PendingEvent, index: u32) {
+    /// Supplies an access with what it missed. `charges_only_code_and_data` is the result of the
+    /// function of that name.
+    #[inline(always)]
+    fn supply(
+        &mut self,
+        words: &[AtomicU64],
+        event: &PendingEvent,
+        index: u32,
+        charges_only_code_and_data: bool,
+    ) {
         let access = self.program.catalogue.access(index);
         let (addr, size) = (event.addr, u32::from(access.size));
         self.note_store(access.kind, addr);
+        let mut missed = event.missed;
+        if charges_only_code_and_data {
+            match self
+                .core
+                .supply_from_l2(self.shared, missed, addr, access.kind)
+            {
+                Ok(stalled) => return self.charge_near_miss(index, addr, stalled),
+                Err(left) => missed = left,
+            }
+        }
         let bytes = if event.missed.may_be_watched() {
             self.bytes_in_line(words, event, index)
         } else if self.shared.is_coherent() {
@@ -513,7 +533,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             bytes,
         };
         let (core, mut outcome) = (&mut self.core, AccessOutcome::default());
-        core.supply_line(self.shared, event.missed, &line_access, &mut outcome);
+        core.supply_line(self.shared, missed, &line_access, &mut outcome);
         self.charge(index, addr, &outcome);
         self.charge_python(words, event.at as usize, &outcome);
         if !outcome.sharing.is_none() {
@@ -914,6 +934,25 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
+    /// Returns true if accesses are charged to their code and data, and to nothing else.
+    fn charges_only_code_and_data(&self) -> bool {
+        !self.program.is_outside && !self.program.python.is_used()
+    }
+
+    /// Charges an access that the second level supplied.
+    #[inline(always)]
+    fn charge_near_miss(&mut self, index: u32, addr: u64, stalled: u64) {
+        let program = &mut *self.program;
+        make_room(program, index);
+        program.sites[index as usize].l1d += 1;
+        if stalled > 0 {
+            program.stalls[index as usize].l2 += stalled;
+        }
+        if let Some(data) = program.data.as_mut().filter(|_| !self.is_repeated) {
+            data.charge_near_miss(addr, stalled, &program.space);
+        }
+    }
+
     #[inline(always)]
     fn charge(&mut self, index: u32, addr: u64, outcome: &AccessOutcome) {
         let is_outside = self.program.is_outside;
@@ -1066,15 +1105,20 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
 /// Charges an access's misses to its code location.
 #[inline(always)]
 fn charge(program: &mut ReplayedProgram, index: u32, outcome: &AccessOutcome) {
-    let sites = &mut program.sites;
-    if index as usize >= sites.len() {
-        let accesses = program.catalogue.access_count();
-        sites.resize(accesses, SiteMisses::default());
-        program.stalls.resize(accesses, SiteStalls::default());
-    }
-    sites[index as usize].add(outcome);
+    make_room(program, index);
+    program.sites[index as usize].add(outcome);
     if !outcome.stalled.is_none() {
         program.stalls[index as usize].add(outcome);
+    }
+}
+
+/// Makes room for the costs of an access of the catalogue.
+#[inline(always)]
+fn make_room(program: &mut ReplayedProgram, index: u32) {
+    if index as usize >= program.sites.len() {
+        let accesses = program.catalogue.access_count();
+        program.sites.resize(accesses, SiteMisses::default());
+        program.stalls.resize(accesses, SiteStalls::default());
     }
 }
 

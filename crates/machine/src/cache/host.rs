@@ -5,8 +5,8 @@
 //! million hits per second on one processor. Prefetching the set of a large cache hides most of the
 //! host's own cache miss.
 
-use super::FLAGS;
 use super::row::{RowBefore, RowUse, WORDS, WordGroup};
+use super::{DIRTY, FLAGS};
 
 /// The flags of a word in an [ordered set](super::ordered).
 const FLAG_BITS: u32 = FLAGS as u32;
@@ -30,7 +30,7 @@ pub(crate) trait RowSearch {
     /// Returns the position of the pair whose larger element is smallest, the first if there are
     /// several. There are at most 16 pairs, and all numbers are multiples of 16, so that the host
     /// can find the smallest number and its position at once.
-    fn least_of_later(ones: &[u64], others: &[u64]) -> usize;
+    fn least_of_later(ones: &[u32], others: &[u32]) -> usize;
 
     /// Returns the smallest of `values`, or at least 2^63 - 16 if there are none.
     ///
@@ -50,12 +50,12 @@ impl RowSearch for Portable {
     }
 
     #[inline(always)]
-    fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
-        let mut later = [u64::MAX; MOST_WAYS];
+    fn least_of_later(ones: &[u32], others: &[u32]) -> usize {
+        let mut least = u32::MAX;
         for (at, (one, other)) in ones.iter().zip(others).take(MOST_WAYS).enumerate() {
-            later[at] = one.max(other) + at as u64;
+            least = least.min(one.max(other) + at as u32);
         }
-        Self::least(&later) as usize % MOST_WAYS
+        least as usize % MOST_WAYS
     }
 
     /// Eight lanes make the comparisons independent of each other.
@@ -120,12 +120,6 @@ mod fours {
         unsafe { _mm256_blendv_epi8(ones, others, _mm256_cmpgt_epi64(ones, others)) }
     }
 
-    #[inline(always)]
-    fn greater(ones: __m256i, others: __m256i) -> __m256i {
-        // SAFETY: as above.
-        unsafe { _mm256_blendv_epi8(others, ones, _mm256_cmpgt_epi64(ones, others)) }
-    }
-
     /// Returns the smallest of four numbers in each lane.
     #[inline(always)]
     fn spread_least(four: __m256i) -> __m256i {
@@ -136,28 +130,62 @@ mod fours {
         }
     }
 
-    /// Returns the larger element of each pair.
+    /// Loads eight stamps.
     #[inline(always)]
-    fn later(ones: &[u64; 4], others: &[u64; 4]) -> __m256i {
-        greater(four(ones), four(others))
+    fn eight(stamps: &[u32; 8]) -> __m256i {
+        // SAFETY: as above. The array has eight numbers.
+        unsafe { _mm256_loadu_si256(stamps.as_ptr().cast()) }
     }
 
-    /// Returns the position of the smallest multiple of 16, the first if there are several. Not a
-    /// closure, because closures are not compiled for AVX2.
+    /// Loads four stamps. The other four are the largest number.
     #[inline(always)]
-    fn place_of_least<const N: usize>(fours: [__m256i; N]) -> usize {
-        let mut least = all(i64::MAX as u64);
-        for (at, &four) in fours.iter().enumerate() {
-            // SAFETY: as above.
-            let placed = unsafe {
-                let places = _mm256_setr_epi64x(0, 1, 2, 3);
-                _mm256_or_si256(_mm256_or_si256(four, places), all(4 * at as u64))
-            };
-            least = lesser(least, placed);
+    fn four_stamps(stamps: &[u32; 4]) -> __m256i {
+        // SAFETY: as above. The array has four numbers.
+        unsafe {
+            let four = _mm_loadu_si128(stamps.as_ptr().cast());
+            _mm256_inserti128_si256::<0>(_mm256_set1_epi32(-1), four)
         }
+    }
+
+    /// Loads at most eight stamps and fills up with the largest number.
+    #[inline(always)]
+    fn padded_stamps(stamps: &[u32]) -> __m256i {
+        let mut padded = [u32::MAX; 8];
+        for (place, &stamp) in padded.iter_mut().zip(stamps) {
+            *place = stamp;
+        }
+        eight(&padded)
+    }
+
+    /// Returns the larger stamp of each pair. Its low bits are the number of the pair, from `first`.
+    #[inline(always)]
+    fn later(ones: __m256i, others: __m256i, first: i32) -> __m256i {
         // SAFETY: as above.
-        let least = unsafe { _mm256_extract_epi64::<0>(spread_least(least)) };
+        unsafe {
+            let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let places = _mm256_or_si256(places, _mm256_set1_epi32(first));
+            _mm256_or_si256(_mm256_max_epu32(ones, others), places)
+        }
+    }
+
+    /// Returns the low bits of the smallest number.
+    #[inline(always)]
+    fn place_of_least(numbers: __m256i) -> usize {
+        // SAFETY: as above.
+        let least = unsafe {
+            let upper = _mm256_extracti128_si256::<1>(numbers);
+            let four = _mm_min_epu32(_mm256_castsi256_si128(numbers), upper);
+            let two = _mm_min_epu32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+            let one = _mm_min_epu32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
+            _mm_cvtsi128_si32(one)
+        };
         least as usize % MOST_WAYS
+    }
+
+    #[inline(always)]
+    fn lesser_stamps(ones: __m256i, others: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_min_epu32(ones, others) }
     }
 
     /// Returns one bit per number that equals `wanted`.
@@ -168,19 +196,6 @@ mod fours {
             found |= equal(four(values), wanted) << (4 * at);
         }
         found
-    }
-
-    /// Any number of ways. Most first levels have 8 or 12 ways, for which the specialised versions
-    /// keep everything in registers. They made recordings of gzip 13 % faster than one loop for
-    /// all.
-    #[inline(always)]
-    fn least_of_any(ones: &[u64], others: &[u64]) -> usize {
-        let mut later = [all(NEVER); MOST_WAYS / 4];
-        let pairs = ones.chunks(4).zip(others.chunks(4));
-        for (later, (ones, others)) in later.iter_mut().zip(pairs) {
-            *later = greater(padded(ones), padded(others));
-        }
-        place_of_least(later)
     }
 
     impl RowSearch for Fours {
@@ -198,16 +213,26 @@ mod fours {
             (found != 0).then(|| found.trailing_zeros() as usize)
         }
 
+        // Most first levels have 8 or 12 ways.
         #[inline(always)]
-        fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
+        fn least_of_later(ones: &[u32], others: &[u32]) -> usize {
             debug_assert!(ones.len() <= MOST_WAYS && ones.len() == others.len());
-            match (ones.as_chunks::<4>(), others.as_chunks::<4>()) {
-                (([a, b], []), ([c, d], [])) => place_of_least([later(a, c), later(b, d)]),
-                (([a, b, c], []), ([d, e, f], [])) => {
-                    place_of_least([later(a, d), later(b, e), later(c, f)])
+            let (first, second) = match (ones.as_chunks::<8>(), others.as_chunks::<8>()) {
+                (([a], []), ([b], [])) => return place_of_least(later(eight(a), eight(b), 0)),
+                (([a], rest), ([b], others_rest)) => {
+                    let second = match (rest.as_chunks::<4>(), others_rest.as_chunks::<4>()) {
+                        (([c], []), ([d], [])) => (four_stamps(c), four_stamps(d)),
+                        _ => (padded_stamps(rest), padded_stamps(others_rest)),
+                    };
+                    ((eight(a), eight(b)), second)
                 }
-                _ => least_of_any(ones, others),
-            }
+                (([a, c], []), ([b, d], [])) => ((eight(a), eight(b)), (eight(c), eight(d))),
+                _ => {
+                    return place_of_least(later(padded_stamps(ones), padded_stamps(others), 0));
+                }
+            };
+            let later = lesser_stamps(later(first.0, first.1, 0), later(second.0, second.1, 8));
+            place_of_least(later)
         }
 
         #[inline(always)]
@@ -238,7 +263,7 @@ pub(crate) struct Eights;
 mod eights {
     use std::arch::x86_64::*;
 
-    use super::{Eights, MOST_WAYS, NEVER, RowSearch};
+    use super::{Eights, Fours, MOST_WAYS, RowSearch};
 
     /// Returns the mask of the entries, among eight from `start`, of a row of `len` entries.
     #[inline(always)]
@@ -274,31 +299,11 @@ mod eights {
             (found != 0).then(|| found.trailing_zeros() as usize)
         }
 
+        // The host takes as long for one vector of 16 stamps as for the two halves, so sets of eight
+        // ways are searched by `Fours`.
         #[inline(always)]
-        fn least_of_later(ones: &[u64], others: &[u64]) -> usize {
-            debug_assert!(ones.len() <= MOST_WAYS && ones.len() == others.len());
-            let later = |start| {
-                let there = there(ones.len(), start);
-                let never = NEVER as i64;
-                let (ones, others) = (
-                    eight(ones, start, there, never),
-                    eight(others, start, there, never),
-                );
-                // SAFETY: as above.
-                unsafe {
-                    let places = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
-                    let places = _mm512_or_si512(places, _mm512_set1_epi64(start as i64));
-                    _mm512_or_si512(_mm512_max_epu64(ones, others), places)
-                }
-            };
-            // Most first levels have eight or twelve ways.
-            let least = match ones.len() {
-                ..=8 => later(0),
-                // SAFETY: as above.
-                _ => unsafe { _mm512_min_epu64(later(0), later(8)) },
-            };
-            // SAFETY: as above.
-            unsafe { _mm512_reduce_min_epu64(least) as usize % MOST_WAYS }
+        fn least_of_later(ones: &[u32], others: &[u32]) -> usize {
+            Fours::least_of_later(ones, others)
         }
 
         #[inline(always)]
@@ -333,6 +338,39 @@ pub(super) fn use_row<const N: usize>(
     }
 }
 
+/// Moves a line's word to the front of its set and adds the flags `set` to it. Returns false, without
+/// an effect, if the set does not hold the line or the line is flagged as prefetched.
+#[inline(always)]
+#[allow(unsafe_code)]
+pub(super) fn use_held<const N: usize>(
+    row: [&mut WordGroup; N],
+    line: u32,
+    set: u32,
+    width: SearchWidth,
+) -> bool {
+    match width {
+        SearchWidth::Any => use_held_portably(row, line, set),
+        // SAFETY: all widths but `Any` are only used on hosts with AVX2.
+        #[cfg(target_arch = "x86_64")]
+        _ => unsafe { ordered_rows::use_held(row, line, set) },
+    }
+}
+
+fn use_held_portably<const N: usize>(row: [&mut WordGroup; N], line: u32, set: u32) -> bool {
+    let mut words = row.iter().flat_map(|group| &group.0);
+    let is_held = words.any(|word| word & !(DIRTY as u32) == line);
+    if is_held {
+        let row_use = RowUse {
+            line,
+            set,
+            clear: 0,
+            ways: WORDS * N,
+        };
+        use_row_portably(row, row_use);
+    }
+    is_held
+}
+
 fn use_row_portably<const N: usize>(row: [&mut WordGroup; N], row_use: RowUse) -> RowBefore {
     let mut words = row.iter().flat_map(|group| &group.0);
     let found = words.position(|word| word & !FLAG_BITS == row_use.line);
@@ -351,14 +389,14 @@ fn use_row_portably<const N: usize>(row: [&mut WordGroup; N], row_use: RowUse) -
 mod ordered_rows {
     use std::arch::x86_64::*;
 
-    use super::{FLAG_BITS, RowBefore, RowUse, WORDS, WordGroup};
+    use super::{DIRTY, FLAG_BITS, RowBefore, RowUse, WORDS, WordGroup};
 
     // Rejected: AVX-512. It was no faster for sets of 16 ways and slower for those of 8.
     #[target_feature(enable = "avx2")]
     pub(super) fn use_row<const N: usize>(row: [&mut WordGroup; N], row_use: RowUse) -> RowBefore {
         let mut found = 0u64;
         for (n, group) in row.iter().enumerate() {
-            found |= u64::from(places_of(group, row_use.line)) << (WORDS * n);
+            found |= u64::from(places_of(group, row_use.line, FLAG_BITS)) << (WORDS * n);
         }
         let held = found != 0;
         let way = match held {
@@ -373,13 +411,31 @@ mod ordered_rows {
         RowBefore { held, word }
     }
 
-    /// Returns one bit per word that is `line` with any flags.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn use_held<const N: usize>(row: [&mut WordGroup; N], line: u32, set: u32) -> bool {
+        let mut found = 0u32;
+        for (n, group) in row.iter().enumerate() {
+            found |= places_of(group, line, DIRTY as u32) << (WORDS * n);
+        }
+        if found == 0 {
+            return false;
+        }
+        let way = found.trailing_zeros() as usize;
+        let word = row[way / WORDS % N].0[way % WORDS];
+        let mut before = _mm256_set1_epi32((word | set) as i32);
+        for (n, group) in row.into_iter().enumerate() {
+            before = shift(group, before, way as i32 - (WORDS * n) as i32);
+        }
+        true
+    }
+
+    /// Returns one bit per word that is `line` with any of `flags`.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn places_of(group: &WordGroup, line: u32) -> u32 {
+    fn places_of(group: &WordGroup, line: u32, flags: u32) -> u32 {
         // SAFETY: a group has eight words and is aligned.
         let words = unsafe { _mm256_load_si256(group.0.as_ptr().cast()) };
-        let lines = _mm256_and_si256(words, _mm256_set1_epi32(!FLAG_BITS as i32));
+        let lines = _mm256_and_si256(words, _mm256_set1_epi32(!flags as i32));
         let equal = _mm256_cmpeq_epi32(lines, _mm256_set1_epi32(line as i32));
         _mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u32
     }
@@ -464,8 +520,8 @@ mod tests {
                 if count <= MOST_WAYS {
                     assert_eq!(R::find(&values, 3), Some(at));
                     assert_eq!(R::find(&values, 4), None);
-                    let stamps = |value: u64| 16 * (value % 100);
-                    let values: Vec<u64> = values.into_iter().map(stamps).collect();
+                    let stamps = |value: u64| 16 * (value % 100) as u32;
+                    let values: Vec<u32> = values.into_iter().map(stamps).collect();
                     assert_eq!(R::least_of_later(&values, &vec![0; count]), at);
                     assert_eq!(R::least_of_later(&vec![32; count], &values), at);
                 }

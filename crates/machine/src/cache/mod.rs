@@ -203,6 +203,17 @@ impl Cache {
         self.take(tag, set, clear)
     }
 
+    /// As [`Cache::take`] for a line that is held and not prefetched: makes it the last used one, adds
+    /// `set` to its flags, and returns true. Returns false, without an effect, for other lines, and in
+    /// wide caches.
+    #[inline(always)]
+    pub(crate) fn use_held(&mut self, tag: u64, set: u64) -> bool {
+        match self {
+            Cache::Ordered(cache) => cache.use_held(tag, set),
+            Cache::Wide(_) => false,
+        }
+    }
+
     /// Prefetches a tag's set into the host's cache.
     #[inline(always)]
     pub(crate) fn expect(&self, tag: u64) {

@@ -105,14 +105,17 @@ impl RegionNumbers {
         }
     }
 
+    /// Returns the number of a region, at its position in a word, if it was used recently.
+    #[inline(always)]
+    fn find_recent(&self, region: AddressRegion) -> Option<u32> {
+        let (recent, number) = self.recent[region.recent_place()];
+        (recent == region).then_some(number)
+    }
+
     /// Returns the number of a region, at its position in a word, if it is known.
     #[inline(always)]
     fn find(&self, region: AddressRegion) -> Option<u32> {
-        let (recent, number) = self.recent[region.recent_place()];
-        if recent == region {
-            return Some(number);
-        }
-        self.search(region)
+        self.find_recent(region).or_else(|| self.search(region))
     }
 
     #[cold]
@@ -124,11 +127,10 @@ impl RegionNumbers {
     /// As [`RegionNumbers::find`], and adds an unknown region. `None` if there are too many.
     #[inline(always)]
     fn find_or_add(&mut self, region: AddressRegion) -> Option<u32> {
-        let (recent, number) = self.recent[region.recent_place()];
-        if recent == region {
-            return Some(number);
+        match self.find_recent(region) {
+            Some(number) => Some(number),
+            None => self.add(region),
         }
-        self.add(region)
     }
 
     #[cold]
@@ -183,6 +185,22 @@ impl Ordered {
             }
             false => LookupResult::Miss(self.word(set_number, before.word)),
         })
+    }
+
+    /// As [`Cache::use_held`](super::Cache::use_held).
+    #[inline(always)]
+    pub(super) fn use_held(&mut self, tag: u64, set: u64) -> bool {
+        let (set_number, quotient) = self.sets.divide(tag);
+        let region = AddressRegion::new(quotient, tag >> SPACE_SHIFT);
+        let Some(region) = self.regions.find_recent(region) else {
+            return false;
+        };
+        let (line, set, width) = (region | low_part(quotient), set as u32, self.width);
+        match self.row_mut(set_number) {
+            [one] => host::use_held([one], line, set, width),
+            [one, two] => host::use_held([one, two], line, set, width),
+            _ => false,
+        }
     }
 
     #[inline(always)]

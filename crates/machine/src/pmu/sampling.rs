@@ -3,6 +3,7 @@
 use memgauge_trace::{AccessKind, DataSource, EventId, catalogue};
 
 use super::SampleSpec;
+use crate::events::*;
 use crate::{Counts, events};
 
 /// A counter overflow.
@@ -39,11 +40,32 @@ pub(crate) struct SampledAccess {
 
 struct SamplingCounter {
     event: EventId,
+    /// How much a miss that the second level supplies can add to it.
+    step: NearMissStep,
     period: u64,
     /// Value at which it overflows next. [`NEVER`] while it is paused.
     next: u64,
     /// Number of events before the next overflow, while it is paused.
     left: Option<u64>,
+}
+
+/// How much a miss that the second level supplies can add to a counter.
+#[derive(Clone, Copy)]
+enum NearMissStep {
+    Zero,
+    One,
+    Any,
+}
+
+impl NearMissStep {
+    fn of(event: EventId) -> NearMissStep {
+        match usize::from(event.0) {
+            L1D_MISS | L1D_LOAD_MISS | L1D_STORE_MISS | L1D_WRITEBACK | L2_HIT => NearMissStep::One,
+            L1D_CONFLICT => NearMissStep::Any,
+            event if STALLS.contains(&event) => NearMissStep::Any,
+            _ => NearMissStep::Zero,
+        }
+    }
 }
 
 /// Value that no counter reaches.
@@ -54,12 +76,16 @@ pub(crate) struct Sampler {
     by_access: Vec<SamplingCounter>,
     by_block: Vec<SamplingCounter>,
     pending: Vec<SampledOverflow>,
+    /// Number of misses that the second level can supply before a counter of `by_access` may
+    /// overflow. Too low until [`Sampler::look`] has been called.
+    quiet: u64,
 }
 
 impl Sampler {
     pub(crate) fn new(specs: &[SampleSpec]) -> Self {
         let counter = |s: &SampleSpec| SamplingCounter {
             event: s.event,
+            step: NearMissStep::of(s.event),
             period: s.period,
             next: s.period,
             left: None,
@@ -72,6 +98,7 @@ impl Sampler {
             by_access,
             by_block,
             pending: Vec::new(),
+            quiet: 0,
         }
     }
 
@@ -81,6 +108,7 @@ impl Sampler {
     pub(crate) fn attentive() -> Self {
         let always = SamplingCounter {
             event: catalogue::INSTRUCTIONS,
+            step: NearMissStep::Any,
             period: u64::MAX,
             next: 0,
             left: None,
@@ -89,6 +117,7 @@ impl Sampler {
             by_access: vec![always],
             by_block: Vec::new(),
             pending: Vec::new(),
+            quiet: 0,
         }
     }
 
@@ -98,6 +127,7 @@ impl Sampler {
 
     /// Changes the period of an event. The next overflow is one new period away.
     pub(crate) fn set_period(&mut self, event: EventId, period: u64, counts: &Counts) {
+        self.quiet = 0;
         for counter in self.all().filter(|c| c.event == event) {
             counter.period = period;
             match &mut counter.left {
@@ -109,6 +139,7 @@ impl Sampler {
 
     /// Pauses or resumes counters.
     pub(crate) fn pause(&mut self, paused: bool, counts: &Counts) {
+        self.quiet = 0;
         for counter in self.all() {
             let now = counts.get(counter.event);
             match (paused, counter.left) {
@@ -132,8 +163,22 @@ impl Sampler {
 
     /// Returns true if an event that is counted by access has reached its period.
     #[inline(always)]
-    pub(crate) fn is_due(&self, counts: &[u64; catalogue::COUNT]) -> bool {
+    pub(crate) fn look(&mut self, counts: &[u64; catalogue::COUNT]) -> bool {
+        let quiet = self.by_access.iter().map(|counter| counter.quiet(counts));
+        self.quiet = quiet.fold(NEVER, |least, misses| misses.min(least));
         self.by_access.iter().any(|c| c.is_due(counts))
+    }
+
+    /// Returns true if another miss that the second level supplies causes no overflow.
+    #[inline(always)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet > 0
+    }
+
+    /// Notes a miss that the second level supplied.
+    #[inline(always)]
+    pub(crate) fn pass_one(&mut self) {
+        self.quiet -= 1;
     }
 
     pub(crate) fn is_pending(&self) -> bool {
@@ -197,6 +242,17 @@ impl SamplingCounter {
     #[inline(always)]
     fn is_due(&self, counts: &[u64; catalogue::COUNT]) -> bool {
         counts[usize::from(self.event.0) % catalogue::COUNT] >= self.next
+    }
+
+    /// Returns the number of misses that the second level can supply before it may overflow.
+    #[inline(always)]
+    fn quiet(&self, counts: &[u64; catalogue::COUNT]) -> u64 {
+        let count = counts[usize::from(self.event.0) % catalogue::COUNT];
+        match self.step {
+            NearMissStep::Zero => NEVER,
+            NearMissStep::One => self.next.saturating_sub(count).saturating_sub(1),
+            NearMissStep::Any => 0,
+        }
     }
 
     fn advance(
