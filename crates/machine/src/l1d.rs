@@ -19,7 +19,7 @@
 //!
 //! Rejected: rows in order of use, because each change of line cost a mispredicted branch.
 
-use crate::cache::{DIRTY, EMPTY, Portable, RowSearch, Sets, tag_in, tree};
+use crate::cache::{DIRTY, EMPTY, MOST_WAYS, Portable, RowSearch, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
 use memgauge_trace::LINE_BYTES;
 
@@ -56,6 +56,10 @@ pub(crate) struct L1d {
     /// Stamp of the last load of each slot, then of the last store. 0 if there was none since the
     /// line was filled.
     stamps: [u32; 2 * SLOTS],
+    /// The way of each set that was least recently used when a line was last filled, and its stamp at
+    /// that time. It still is if the stamp is the same, because stamps only grow. The next miss then
+    /// need not wait for the search.
+    oldest: Box<[WayStamp]>,
     sets: Sets,
     ways: usize,
     /// One tree per set, under tree-PLRU.
@@ -107,6 +111,25 @@ impl L1dPlace {
     }
 }
 
+/// A stamp, and the number of a way in its low bits, which are 0 in stamps.
+#[derive(Clone, Copy)]
+struct WayStamp(u32);
+
+impl WayStamp {
+    /// Equals no stamp of any way.
+    const NONE: WayStamp = WayStamp(u32::MAX);
+
+    #[inline(always)]
+    fn way(self) -> usize {
+        self.0 as usize % MOST_WAYS
+    }
+
+    #[inline(always)]
+    fn stamp(self) -> u32 {
+        self.0 & !(MOST_WAYS as u32 - 1)
+    }
+}
+
 #[derive(Clone, Copy)]
 struct PlruTree {
     bits: u64,
@@ -155,6 +178,7 @@ impl L1d {
             front: [front; FRONT],
             lines,
             stamps: [0; 2 * SLOTS],
+            oldest: vec![WayStamp::NONE; sets].into(),
             sets: Sets::new(config.sets()),
             ways,
             trees: match config.replacement {
@@ -231,7 +255,7 @@ impl L1d {
     /// Fills a line that is not held. Returns the evicted word in the format of the other levels.
     #[inline(always)]
     pub(crate) fn fill<R: RowSearch>(&mut self, tag: u64, store: bool, stamp: u32) -> u64 {
-        let place = self.coldest::<R>(self.sets.of_private(tag));
+        let place = self.take_coldest::<R>(self.sets.of_private(tag));
         let left = self.clear(place, address(tag));
         if self.show(tag, place) {
             self.check_crowd(tag, place);
@@ -263,6 +287,7 @@ impl L1d {
     /// Removes a line and returns its word if it was held.
     pub(crate) fn drop_line(&mut self, tag: u64) -> Option<u64> {
         let place = self.find::<Portable>(tag)?;
+        self.oldest[self.sets.of_private(tag)] = WayStamp::NONE;
         Some(self.clear(place, NO_LINE))
     }
 
@@ -390,6 +415,7 @@ impl L1d {
         let mut in_order: Vec<u32> = used.collect();
         in_order.sort_unstable();
         let renewed = |stamp: u32| in_order.partition_point(|&other| other <= stamp) as u32 * step;
+        self.oldest.fill(WayStamp::NONE);
         for stamp in self.stamps.iter_mut().filter(|stamp| **stamp > 0) {
             *stamp = renewed(*stamp);
         }
@@ -435,16 +461,28 @@ impl L1d {
         Some(L1dPlace::new(start + way?))
     }
 
-    /// Returns the slot to evict from a set. An empty slot comes first.
+    /// Returns the slot to evict from a set for a line that will be used. An empty slot comes first.
     #[inline(always)]
-    fn coldest<R: RowSearch>(&self, set: usize) -> L1dPlace {
+    fn take_coldest<R: RowSearch>(&mut self, set: usize) -> L1dPlace {
+        if let Some(tree) = self.trees.get(set) {
+            return self.coldest_by_tree(set, tree);
+        }
         let start = set * self.ways;
-        let Some(tree) = self.trees.get(set) else {
-            let (loads, stores) = self.stamps.split_at(SLOTS);
-            let set = start..start + self.ways;
-            let way = R::least_of_later(&loads[set.clone()], &stores[set]);
-            return L1dPlace::new(start + way);
+        let (loads, stores) = self.stamps.split_at(SLOTS);
+        let (loads, stores) = (&loads[start..][..self.ways], &stores[start..][..self.ways]);
+        let oldest = self.oldest[set];
+        let last_use = |way: usize| Some(*loads.get(way)?.max(stores.get(way)?));
+        let way = match last_use(oldest.way()) == Some(oldest.stamp()) {
+            true => oldest.way(),
+            false => WayStamp(R::least_of_later(loads, stores, None)).way(),
         };
+        self.oldest[set] = WayStamp(R::least_of_later(loads, stores, Some(way)));
+        L1dPlace::new(start + way)
+    }
+
+    #[inline(never)]
+    fn coldest_by_tree(&self, set: usize, tree: &PlruTree) -> L1dPlace {
+        let start = set * self.ways;
         let lines = &self.lines[start..start + self.ways];
         let empty = lines.iter().position(|&line| line == NO_LINE);
         let way = empty.unwrap_or_else(|| tree::coldest(tree.bits, self.ways));

@@ -27,10 +27,10 @@ pub(crate) trait RowSearch {
     /// Returns the position of `line` in at most 16 `lines`.
     fn find(lines: &[u64], line: u64) -> Option<usize>;
 
-    /// Returns the position of the pair whose larger element is smallest, the first if there are
-    /// several. There are at most 16 pairs, and all numbers are multiples of 16, so that the host
-    /// can find the smallest number and its position at once.
-    fn least_of_later(ones: &[u32], others: &[u32]) -> usize;
+    /// Returns the smallest of the larger elements of all pairs but the one at `except`, plus the
+    /// position of its pair, the first if there are several. There are at most 16 pairs, and all
+    /// numbers are multiples of 16. Returns `u32::MAX` if there is no other pair.
+    fn least_of_later(ones: &[u32], others: &[u32], except: Option<usize>) -> u32;
 
     /// Returns the smallest of `values`, or at least 2^63 - 16 if there are none.
     ///
@@ -50,12 +50,14 @@ impl RowSearch for Portable {
     }
 
     #[inline(always)]
-    fn least_of_later(ones: &[u32], others: &[u32]) -> usize {
+    fn least_of_later(ones: &[u32], others: &[u32], except: Option<usize>) -> u32 {
         let mut least = u32::MAX;
         for (at, (one, other)) in ones.iter().zip(others).take(MOST_WAYS).enumerate() {
-            least = least.min(one.max(other) + at as u32);
+            if Some(at) != except {
+                least = least.min(one.max(other) + at as u32);
+            }
         }
-        least as usize % MOST_WAYS
+        least
     }
 
     /// Eight lanes make the comparisons independent of each other.
@@ -158,28 +160,30 @@ mod fours {
     }
 
     /// Returns the larger stamp of each pair. Its low bits are the number of the pair, from `first`.
+    /// The pair with the number `except` gets the largest number.
     #[inline(always)]
-    fn later(ones: __m256i, others: __m256i, first: i32) -> __m256i {
+    fn later(ones: __m256i, others: __m256i, first: i32, except: i32) -> __m256i {
         // SAFETY: as above.
         unsafe {
             let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let places = _mm256_or_si256(places, _mm256_set1_epi32(first));
+            let excepted = _mm256_cmpeq_epi32(places, _mm256_set1_epi32(except));
+            let places = _mm256_or_si256(places, excepted);
             _mm256_or_si256(_mm256_max_epu32(ones, others), places)
         }
     }
 
-    /// Returns the low bits of the smallest number.
+    /// Returns the smallest number.
     #[inline(always)]
-    fn place_of_least(numbers: __m256i) -> usize {
+    fn least_number(numbers: __m256i) -> u32 {
         // SAFETY: as above.
-        let least = unsafe {
+        unsafe {
             let upper = _mm256_extracti128_si256::<1>(numbers);
             let four = _mm_min_epu32(_mm256_castsi256_si128(numbers), upper);
             let two = _mm_min_epu32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
             let one = _mm_min_epu32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
-            _mm_cvtsi128_si32(one)
-        };
-        least as usize % MOST_WAYS
+            _mm_cvtsi128_si32(one) as u32
+        }
     }
 
     #[inline(always)]
@@ -215,10 +219,13 @@ mod fours {
 
         // Most first levels have 8 or 12 ways.
         #[inline(always)]
-        fn least_of_later(ones: &[u32], others: &[u32]) -> usize {
+        fn least_of_later(ones: &[u32], others: &[u32], except: Option<usize>) -> u32 {
             debug_assert!(ones.len() <= MOST_WAYS && ones.len() == others.len());
+            let except = except.map_or(-1, |way| way as i32);
             let (first, second) = match (ones.as_chunks::<8>(), others.as_chunks::<8>()) {
-                (([a], []), ([b], [])) => return place_of_least(later(eight(a), eight(b), 0)),
+                (([a], []), ([b], [])) => {
+                    return least_number(later(eight(a), eight(b), 0, except));
+                }
                 (([a], rest), ([b], others_rest)) => {
                     let second = match (rest.as_chunks::<4>(), others_rest.as_chunks::<4>()) {
                         (([c], []), ([d], [])) => (four_stamps(c), four_stamps(d)),
@@ -228,11 +235,14 @@ mod fours {
                 }
                 (([a, c], []), ([b, d], [])) => ((eight(a), eight(b)), (eight(c), eight(d))),
                 _ => {
-                    return place_of_least(later(padded_stamps(ones), padded_stamps(others), 0));
+                    let (ones, others) = (padded_stamps(ones), padded_stamps(others));
+                    return least_number(later(ones, others, 0, except));
                 }
             };
-            let later = lesser_stamps(later(first.0, first.1, 0), later(second.0, second.1, 8));
-            place_of_least(later)
+            least_number(lesser_stamps(
+                later(first.0, first.1, 0, except),
+                later(second.0, second.1, 8, except),
+            ))
         }
 
         #[inline(always)]
@@ -302,8 +312,8 @@ mod eights {
         // The host takes as long for one vector of 16 stamps as for the two halves, so sets of eight
         // ways are searched by `Fours`.
         #[inline(always)]
-        fn least_of_later(ones: &[u32], others: &[u32]) -> usize {
-            Fours::least_of_later(ones, others)
+        fn least_of_later(ones: &[u32], others: &[u32], except: Option<usize>) -> u32 {
+            Fours::least_of_later(ones, others, except)
         }
 
         #[inline(always)]
@@ -501,7 +511,7 @@ pub fn fetch_early<T>(value: &T) {
 pub fn fetch_early<T>(_value: &T) {}
 
 /// Maximum number of values in a row.
-const MOST_WAYS: usize = 16;
+pub(crate) const MOST_WAYS: usize = 16;
 
 /// A multiple of 16 that no stamp reaches.
 const NEVER: u64 = (i64::MAX as u64) & !15;
@@ -522,15 +532,26 @@ mod tests {
                     assert_eq!(R::find(&values, 4), None);
                     let stamps = |value: u64| 16 * (value % 100) as u32;
                     let values: Vec<u32> = values.into_iter().map(stamps).collect();
-                    assert_eq!(R::least_of_later(&values, &vec![0; count]), at);
-                    assert_eq!(R::least_of_later(&vec![32; count], &values), at);
+                    let at = at as u32;
+                    let zeros = vec![0; count];
+                    assert_eq!(R::least_of_later(&values, &zeros, None), 48 + at);
+                    let later = R::least_of_later(&vec![32; count], &values, None);
+                    assert_eq!(later, 48 + at);
+                    let others = R::least_of_later(&values, &zeros, Some(at as usize));
+                    let first = u32::from(at == 0);
+                    let expected = 16 * (most % 100) as u32 + first;
+                    assert_eq!(others, if count == 1 { u32::MAX } else { expected });
                 }
             }
         }
         assert!(R::least(&[]) >= NEVER);
-        assert_eq!(R::least_of_later(&[16, 112, 48], &[144, 32, 80]), 2);
-        assert_eq!(R::least_of_later(&[64, 0, 0], &[0, 0, 0]), 1);
-        assert_eq!(R::least_of_later(&[0; 8], &[0; 8]), 0);
+        let of_three = |except| R::least_of_later(&[16, 112, 48], &[144, 32, 80], except);
+        assert_eq!(of_three(None), 80 + 2);
+        assert_eq!(of_three(Some(2)), 112 + 1);
+        assert_eq!(of_three(Some(0)), 80 + 2);
+        assert_eq!(R::least_of_later(&[64, 0, 0], &[0, 0, 0], None), 1);
+        assert_eq!(R::least_of_later(&[0; 8], &[0; 8], None), 0);
+        assert_eq!(R::least_of_later(&[0; 12], &[0; 12], Some(0)), 1);
         assert_eq!(R::find(&[], 0), None);
     }
 

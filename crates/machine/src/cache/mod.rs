@@ -25,7 +25,7 @@ use crate::{CacheConfig, Replacement};
 pub use host::fetch_early;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::{Eights, Fours};
-pub(crate) use host::{Portable, RowSearch, SearchWidth};
+pub(crate) use host::{MOST_WAYS, Portable, RowSearch, SearchWidth};
 use ordered::Ordered;
 use wide::Wide;
 
