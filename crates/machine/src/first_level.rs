@@ -324,86 +324,93 @@ impl Touches<'_> {
     pub fn take(&mut self, addr: u64, store: bool) -> Missed {
         let now = self.next;
         self.next += STAMP_STEP;
-        let (l1d, dtlb) = (&mut *self.l1d, &mut *self.dtlb);
-        let page = self.pages.address(addr);
-        #[allow(unsafe_code)]
-        match self.width {
-            SearchWidth::Any => take_portably(l1d, dtlb, page, addr, store, now),
-            // SAFETY: `width` is `Fours` only if the host has AVX2.
-            #[cfg(target_arch = "x86_64")]
-            SearchWidth::Fours => unsafe { take_fours(l1d, dtlb, page, addr, store, now) },
-            // SAFETY: `width` is `Eights` only if the host has AVX-512F.
-            #[cfg(target_arch = "x86_64")]
-            SearchWidth::Eights => unsafe { take_eights(l1d, dtlb, page, addr, store, now) },
+        if addr == NO_ACCESS {
+            self.show_no_access();
+            return Missed::NOTHING;
         }
+        let page = self.pages.address(addr);
+        let has_page = self.dtlb.stamp(self.dtlb.front_slot(page), now)
+            || take_page(self.width, self.dtlb, page, now);
+        let missed = take_line(self.width, self.l1d, addr, store, line_stamp(now));
+        if has_page { missed } else { missed.with_page() }
+    }
+
+    #[cold]
+    fn show_no_access(&mut self) {
+        self.l1d.show_no_access();
+        self.dtlb.show_no_access();
     }
 }
 
-// Not methods of `Touches`, so that its stamp need not be in memory.
-
-#[inline(never)]
-fn take_portably(
-    l1d: &mut L1d,
-    dtlb: &mut Dtlb,
-    page: u64,
-    addr: u64,
-    store: bool,
-    now: u64,
-) -> Missed {
-    take::<Portable>(l1d, dtlb, page, addr, store, now)
+/// Uses a page that the front does not have. Returns true if the TLB holds it.
+#[inline(always)]
+fn take_page(width: SearchWidth, dtlb: &mut Dtlb, page: u64, now: u64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(enable = "avx2")]
+    fn fours(dtlb: &mut Dtlb, page: u64, now: u64) -> bool {
+        dtlb.take::<Fours>(page, now)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(enable = "avx512f")]
+    fn eights(dtlb: &mut Dtlb, page: u64, now: u64) -> bool {
+        dtlb.take::<Eights>(page, now)
+    }
+    #[inline(never)]
+    fn portably(dtlb: &mut Dtlb, page: u64, now: u64) -> bool {
+        dtlb.take::<Portable>(page, now)
+    }
+    #[allow(unsafe_code)]
+    match width {
+        SearchWidth::Any => portably(dtlb, page, now),
+        // SAFETY: `width` is `Fours` only if the host has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        SearchWidth::Fours => unsafe { fours(dtlb, page, now) },
+        // SAFETY: `width` is `Eights` only if the host has AVX-512F.
+        #[cfg(target_arch = "x86_64")]
+        SearchWidth::Eights => unsafe { eights(dtlb, page, now) },
+    }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(enable = "avx2")]
-fn take_fours(
-    l1d: &mut L1d,
-    dtlb: &mut Dtlb,
-    page: u64,
-    addr: u64,
-    store: bool,
-    now: u64,
-) -> Missed {
-    take::<Fours>(l1d, dtlb, page, addr, store, now)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(enable = "avx512f")]
-fn take_eights(
-    l1d: &mut L1d,
-    dtlb: &mut Dtlb,
-    page: u64,
-    addr: u64,
-    store: bool,
-    now: u64,
-) -> Missed {
-    take::<Eights>(l1d, dtlb, page, addr, store, now)
+/// Uses a line and returns what it misses.
+#[inline(always)]
+fn take_line(width: SearchWidth, l1d: &mut L1d, addr: u64, store: bool, now: u32) -> Missed {
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(enable = "avx2")]
+    fn fours(l1d: &mut L1d, addr: u64, store: bool, now: u32) -> Missed {
+        take_line_by::<Fours>(l1d, addr, store, now)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(enable = "avx512f")]
+    fn eights(l1d: &mut L1d, addr: u64, store: bool, now: u32) -> Missed {
+        take_line_by::<Eights>(l1d, addr, store, now)
+    }
+    #[inline(never)]
+    fn portably(l1d: &mut L1d, addr: u64, store: bool, now: u32) -> Missed {
+        take_line_by::<Portable>(l1d, addr, store, now)
+    }
+    #[allow(unsafe_code)]
+    match width {
+        SearchWidth::Any => portably(l1d, addr, store, now),
+        // SAFETY: `width` is `Fours` only if the host has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        SearchWidth::Fours => unsafe { fours(l1d, addr, store, now) },
+        // SAFETY: `width` is `Eights` only if the host has AVX-512F.
+        #[cfg(target_arch = "x86_64")]
+        SearchWidth::Eights => unsafe { eights(l1d, addr, store, now) },
+    }
 }
 
 #[inline(always)]
-fn take<R: RowSearch>(
-    l1d: &mut L1d,
-    dtlb: &mut Dtlb,
-    page: u64,
-    addr: u64,
-    store: bool,
-    now: u64,
-) -> Missed {
-    if addr == NO_ACCESS {
-        l1d.show_no_access();
-        dtlb.show_no_access();
-        return Missed::NOTHING;
-    }
+fn take_line_by<R: RowSearch>(l1d: &mut L1d, addr: u64, store: bool, now: u32) -> Missed {
     let mut missed = Missed::NOTHING;
-    if !dtlb.take::<R>(page, now) {
-        missed.flags |= Missed::PAGE;
-    }
     if store {
         missed.flags |= Missed::STORES;
     }
     let tag = tag_of(addr);
-    let now = line_stamp(now);
     match l1d.reuse::<R>(tag, store, now) {
         Reuse::Held => {}
         Reuse::Reported { watched, first } => {
