@@ -484,3 +484,58 @@ impl Core {
         (addr % u64::from(crate::LINE_BYTES)) + u64::from(size) > u64::from(crate::LINE_BYTES)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random accesses to more lines than the first level holds, with turns that end now and then.
+    fn misses(config: &Config, mut first: FirstLevel, seed: u64) -> Vec<(Missed, Vec<u64>)> {
+        let mut x = seed | 1;
+        let mut random = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
+        let lines = 2 * config.l1d.size_bytes / LINE_BYTES;
+        let mut missed = Vec::new();
+        for _ in 0..20_000 {
+            let (addr, store) = (random() % lines * LINE_BYTES, random() % 4 == 0);
+            let mut touches = first.touches();
+            let hit = touches.touch(addr, store);
+            let outcome = if hit {
+                Missed::NOTHING
+            } else {
+                touches.take(addr, store)
+            };
+            drop(touches);
+            first.l1d.set_shared(tag_of(addr));
+            let stored = match random() % 50 {
+                0 => {
+                    let began = first.begin_turn();
+                    first.l1d.shared_and_stored_since(began)
+                }
+                1 => first.l1d.drop_line(tag_of(addr)).into_iter().collect(),
+                _ => Vec::new(),
+            };
+            missed.push((outcome, stored));
+        }
+        missed
+    }
+
+    #[test]
+    fn renewed_stamps_keep_the_order_of_lines() {
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let seed = time.expect("SANITY: the clock is past 1970").as_nanos() as u64;
+        for name in ["i5-6600k", "skylake-sp", "zen5"] {
+            let config = Config::preset(name).unwrap();
+            let expected = misses(&config, FirstLevel::new(&config), seed);
+            let mut soon = FirstLevel::new(&config);
+            soon.stamp = (1 << 31) - 5000 * STAMP_STEP;
+            soon.turn_began = soon.stamp;
+            let renewed = misses(&config, soon, seed);
+            assert!(expected == renewed, "{name}, seed {seed}");
+        }
+    }
+}

@@ -14,6 +14,9 @@
 //! and a line with a store stamp is dirty. A hit therefore only writes and need not wait for the
 //! previous hit of the same line, as setting a flag in a word would.
 //!
+//! A miss finds the least recently used line without a search if that line has not been used since it
+//! was found ([`L1d::oldest`]).
+//!
 //! Under tree-PLRU, the front only maps the last used line of each set, because reusing that line
 //! changes no bit of the tree. Other hits take the slow path.
 //!

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use memgauge_machine::{
     AccessKind, AccessOutcome, CacheConfig, Config, Core, CoreId, Counts, Machine, Missed,
-    NO_ACCESS, PmuConfig, Prefetch, Replacement, SharedLevels, TlbConfig,
+    NO_ACCESS, PmuConfig, Prefetch, Replacement, SampleSpec, SampledOverflow, SharedLevels,
+    TlbConfig,
 };
 use memgauge_trace::{EventId, catalogue as c};
 use proptest::prelude::*;
@@ -349,10 +350,16 @@ fn check_with_huge_pages(
     assert_eq!(seen, totals, "outcomes add up to the counters");
 }
 
-/// Supplies what the first level missed.
+/// Supplies what the first level missed, by the shortcut if the operation is to be `quick`.
 fn supply(core: &mut Core, shared: &mut SharedLevels, waiting: &mut Vec<(Op, Missed)>) {
-    for (op, missed) in waiting.drain(..) {
+    for (op, mut missed) in waiting.drain(..) {
         retire(core, &op);
+        if op.quick && !op.prefetches && !missed.is_nothing() {
+            match core.supply_from_l2(shared, missed, op.addr, op.kind) {
+                Ok(_) => continue,
+                Err(left) => missed = left,
+            }
+        }
         if missed.is_nothing() {
         } else if op.prefetches {
             core.prefetch(shared, missed, op.addr);
@@ -362,9 +369,18 @@ fn supply(core: &mut Core, shared: &mut SharedLevels, waiting: &mut Vec<(Op, Mis
     }
 }
 
-/// Counts of one core whose first level is fed up to `ahead` accesses ahead.
-fn counts_ahead(config: &Config, ops: &[Op], ahead: usize) -> Vec<(EventId, u64)> {
-    let mut machine = Machine::new(config.clone(), PmuConfig::default()).unwrap();
+/// Counts and overflows of one core whose first level is fed up to `ahead` accesses ahead.
+fn counts_ahead(
+    config: &Config,
+    ops: &[Op],
+    ahead: usize,
+    samples: &[SampleSpec],
+) -> (Vec<(EventId, u64)>, Vec<SampledOverflow>) {
+    let pmu = PmuConfig {
+        samples: samples.to_vec(),
+        ..PmuConfig::default()
+    };
+    let mut machine = Machine::new(config.clone(), pmu).unwrap();
     let id = machine.add_core(0);
     let (core, shared) = machine.core_mut(id);
     let mut waiting = Vec::new();
@@ -389,7 +405,27 @@ fn counts_ahead(config: &Config, ops: &[Op], ahead: usize) -> Vec<(EventId, u64)
         waiting.push((*op, missed));
     }
     supply(core, shared, &mut waiting);
-    core.counts().iter().collect()
+    let mut overflows = Vec::new();
+    core.take_overflows(|overflow| overflows.push(overflow));
+    (core.counts().iter().collect(), overflows)
+}
+
+/// Events of the misses that the shortcut supplies, and others.
+fn samples() -> impl Strategy<Value = Vec<SampleSpec>> {
+    let events = vec![
+        c::L1D_MISS,
+        c::L1D_LOAD_MISS,
+        c::L1D_STORE_MISS,
+        c::L1D_WRITEBACK,
+        c::L2_HIT,
+        c::L2_MISS,
+        c::L1D_CONFLICT,
+        c::STALL_L2,
+        c::DTLB_MISS,
+    ];
+    let event = proptest::sample::select(events);
+    let sample = (event, 1u64..20).prop_map(|(event, period)| SampleSpec { event, period });
+    proptest::collection::vec(sample, 0..3)
 }
 
 proptest! {
@@ -398,7 +434,22 @@ proptest! {
     #[test]
     fn feeding_the_first_level_ahead_changes_nothing(config in configs(), ops in ops(1)) {
         let config = Config { inclusive_llc: false, ..config };
-        prop_assert_eq!(counts_ahead(&config, &ops, 1), counts_ahead(&config, &ops, 100));
+        let counts = |ahead| counts_ahead(&config, &ops, ahead, &[]).0;
+        prop_assert_eq!(counts(1), counts(100));
+    }
+
+    #[test]
+    fn the_shortcut_for_second_level_hits_changes_nothing(
+        config in configs(),
+        ops in ops(1),
+        samples in samples(),
+    ) {
+        let config = Config { inclusive_llc: false, ..config };
+        let with_shortcut = |quick| {
+            let ops: Vec<Op> = ops.iter().map(|op| Op { quick: quick && op.quick, ..*op }).collect();
+            counts_ahead(&config, &ops, 1, &samples)
+        };
+        prop_assert_eq!(with_shortcut(true), with_shortcut(false));
     }
 
     #[test]
