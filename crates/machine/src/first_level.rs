@@ -312,6 +312,31 @@ impl Touches<'_> {
         true
     }
 
+    /// As [`Touches::touch`] for accesses to two lines, `first` before `second`. Both must hit.
+    #[inline(always)]
+    pub fn touch_both(
+        &mut self,
+        first: u64,
+        stores: bool,
+        second: u64,
+        second_stores: bool,
+    ) -> bool {
+        let pages = [first, second].map(|addr| self.pages.address(addr));
+        let slots = pages.map(|page| self.dtlb.front_slot(page));
+        let places = [first, second].map(|addr| self.l1d.front_place(addr));
+        let hit = self.l1d.is_at(first, places[0])
+            && self.l1d.is_at(second, places[1])
+            && slots.iter().all(|&slot| self.dtlb.is_slot(slot));
+        if hit {
+            for (n, stores) in [stores, second_stores].into_iter().enumerate() {
+                self.dtlb.stamp(slots[n], self.next);
+                self.l1d.use_place(places[n], stores, line_stamp(self.next));
+                self.next += STAMP_STEP;
+            }
+        }
+        hit
+    }
+
     /// As [`Touches::touch`] for an access that reaches into the next line. Both lines must hit.
     #[inline(always)]
     pub fn touch_split(&mut self, addr: u64, size: u32, store: bool) -> bool {

@@ -67,6 +67,12 @@ impl Dtlb {
         self.front[(addr >> PAGE_SHIFT) as usize % FRONT] ^ (addr & !NO_ENTRY)
     }
 
+    /// Returns true for a slot, and false for other results of [`Dtlb::front_slot`].
+    #[inline(always)]
+    pub(crate) fn is_slot(&self, slot: u64) -> bool {
+        (slot as usize) < SLOTS
+    }
+
     /// Marks a slot as last used. Returns false, without an effect, if the number is not a slot.
     /// `stamp` must exceed all previous ones and be a multiple of [`STAMP_STEP`].
     #[inline(always)]

@@ -4,11 +4,14 @@
 use std::ops::Range;
 
 use memgauge_host::python_lines::LineTable;
+use memgauge_machine::{LINE_BYTES, Touches};
 use memgauge_trace::{AccessKind, VirtAddr};
 
 use crate::engine::address_space::Mapping;
 use crate::engine::python_code::PythonCode;
 use crate::engine::wire;
+
+const LINE: i64 = LINE_BYTES as i64;
 
 /// Numbers are dense. A gap of this size means damage.
 const MAX_GAP: usize = 1 << 16;
@@ -235,6 +238,77 @@ pub(crate) struct AccessRun {
     accesses: u16,
     /// True if one of the accesses stores.
     pub(crate) stores: bool,
+    /// Its lines when it was last executed in two.
+    two_lines: TwoLines,
+}
+
+/// The two lines of a run that begins at some position in its first line. Most runs that lie in two
+/// lines do so at the same position again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TwoLines {
+    /// Position of the run's address in its line, or [`TwoLines::NOWHERE`].
+    offset: u8,
+    /// Number of lines from there to the other line. 0 if the run touches other lines than these two,
+    /// or has an access that lies in both or bypasses the caches.
+    distance: i8,
+    stores: bool,
+    other_stores: bool,
+    /// True if the run's last access is to the line of its address.
+    returns: bool,
+}
+
+impl TwoLines {
+    /// No position in a line.
+    const NOWHERE: u8 = u8::MAX;
+    const UNKNOWN: TwoLines = TwoLines {
+        offset: TwoLines::NOWHERE,
+        distance: 0,
+        stores: false,
+        other_stores: false,
+        returns: false,
+    };
+
+    fn of(offset: u8, accesses: &[BlockAccess]) -> TwoLines {
+        let none = TwoLines {
+            offset,
+            ..TwoLines::UNKNOWN
+        };
+        let mut lines = none;
+        for access in accesses {
+            let start = i64::from(offset).saturating_add(access.delta);
+            let line = start.div_euclid(LINE);
+            let end = start.saturating_add(i64::from(access.size.max(1)) - 1);
+            let is_known = line == 0 || lines.distance == 0 || line == i64::from(lines.distance);
+            let Some(distance) = i8::try_from(line).ok().filter(|_| is_known) else {
+                return none;
+            };
+            if end.div_euclid(LINE) != line || access.path != AccessPath::Cached {
+                return none;
+            }
+            let stores = access.kind != AccessKind::Load;
+            lines.returns = line == 0;
+            match line {
+                0 => lines.stores |= stores,
+                _ => {
+                    lines.distance = distance;
+                    lines.other_stores |= stores;
+                }
+            }
+        }
+        lines
+    }
+
+    /// Performs the accesses of the run at `addr` if they are in two lines that hit. Otherwise nothing
+    /// changes.
+    #[inline(always)]
+    pub(crate) fn touch(self, touches: &mut Touches<'_>, addr: u64) -> bool {
+        let other = addr.wrapping_add_signed(i64::from(self.distance) * LINE);
+        match (self.distance, self.returns) {
+            (0, _) => false,
+            (_, true) => touches.touch_both(other, self.other_stores, addr, self.stores),
+            (_, false) => touches.touch_both(addr, self.stores, other, self.other_stores),
+        }
+    }
 }
 
 impl AccessRun {
@@ -243,6 +317,7 @@ impl AccessRun {
             first: index,
             accesses: 1,
             stores: access.kind != AccessKind::Load,
+            two_lines: TwoLines::UNKNOWN,
         }
     }
 
@@ -620,10 +695,27 @@ impl Catalogue {
 
     /// Run `number` of a block.
     pub(crate) fn run(&self, block: u32, number: usize) -> Option<AccessRun> {
+        self.runs.get(self.run_index(block, number)?).copied()
+    }
+
+    #[inline(always)]
+    fn run_index(&self, block: u32, number: usize) -> Option<usize> {
         let block = self.block(block)?;
         let of_block = number < usize::from(block.runs);
-        let run = self.runs.get(block.first_run as usize + number);
-        run.filter(|_| of_block).copied()
+        of_block.then_some(block.first_run as usize + number)
+    }
+
+    /// The lines of run `number` of a block if it is executed at `addr`.
+    #[inline(always)]
+    pub(crate) fn two_lines(&mut self, block: u32, number: usize, addr: u64) -> Option<TwoLines> {
+        let index = self.run_index(block, number)?;
+        let run = self.runs.get_mut(index)?;
+        let offset = (addr % u64::from(LINE_BYTES)) as u8;
+        if run.two_lines.offset != offset {
+            let accesses = &self.accesses[to_usize(&run.accesses())];
+            run.two_lines = TwoLines::of(offset, accesses);
+        }
+        Some(run.two_lines)
     }
 
     pub(crate) fn access(&self, index: u32) -> BlockAccess {

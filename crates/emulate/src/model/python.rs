@@ -200,23 +200,27 @@ impl PythonPath {
             return;
         }
         let (mut start, mut bytes) = self.loaded();
+        // In a register, since the host takes longer to add to memory than to read a word.
+        let mut instructions = 0;
         while self.at < end {
             let at = self.at;
             let word = load(words, at).unwrap_or(0);
             self.at += 1;
             if wire::id(word) < wire::MARKS {
-                self.instructions += u64::from(process.catalogue.entries.tally(word).insns());
+                instructions += u64::from(process.catalogue.entries.tally(word).insns());
                 if (word & wire::ADDRESS).wrapping_sub(start) < bytes {
+                    self.instructions += std::mem::take(&mut instructions);
                     self.load_instruction(process, words, at);
                 }
             } else if wire::mark(word) == wire::MARK_BLOCK {
                 let block = process.catalogue.block(word as u32);
-                self.instructions += block.map_or(0, |block| u64::from(block.tally.insns()));
+                instructions += block.map_or(0, |block| u64::from(block.tally.insns()));
             } else if wire::mark(word) == wire::MARK_PYTHON {
                 let slot = path.as_mut().map_or(0, |path| {
                     path.follow(process.catalogue, process.calls, words, at);
                     path.innermost_slot()
                 });
+                self.instructions += std::mem::take(&mut instructions);
                 if let Some(mark) = FrameMark::at(words, at) {
                     self.charge_instructions(process);
                     self.change(process.python, &mark, slot);
@@ -225,6 +229,7 @@ impl PythonPath {
                 (start, bytes) = self.loaded();
             }
         }
+        self.instructions += instructions;
         self.charge_instructions(process);
     }
 

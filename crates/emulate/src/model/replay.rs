@@ -750,7 +750,17 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     fn run_in_lines(&mut self, words: &[AtomicU64], at: usize, word: u64) {
         let ran = self.program.catalogue.entries.execute(word, at);
         self.cursor.events.add(at, ran);
-        let Some((block, run)) = self.run_at(words, at) else {
+        let run = origin(words, at).and_then(|(block, number)| Some((block, number?)));
+        let catalogue = &mut self.program.catalogue;
+        if let Some((block, number)) = run
+            && self.moves.is_none()
+            && let Some(lines) = catalogue.two_lines(block, number, word & wire::ADDRESS)
+            && lines.touch(&mut self.core.touches(), word & wire::ADDRESS)
+        {
+            return;
+        }
+        let run = run.and_then(|(block, number)| Some((block, catalogue.run(block, number)?)));
+        let Some((block, run)) = run else {
             self.cursor.stray += 1;
             return;
         };

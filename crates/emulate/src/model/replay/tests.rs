@@ -550,8 +550,9 @@ fn any_run() -> impl Strategy<Value = AnyRun> {
     prop_oneof![mixed, even].prop_map(move |run: AnyRun| run.into_iter().map(within).collect())
 }
 
-/// Words of the run that begins at `first`. The first word has this ID.
-fn words_of(run: &AnyRun, id: u64, first: u64) -> Vec<u64> {
+/// Words of the run that begins at `first`. The first word has this ID. A run in two lines may have
+/// a second word.
+fn words_of(run: &AnyRun, id: u64, first: u64, may_have_second: bool) -> Vec<u64> {
     let bytes = |&(at, size, _): &(i64, u8, _)| {
         let addr = first.wrapping_add_signed(at - run[0].0);
         (addr, addr + u64::from(size) - 1)
@@ -568,7 +569,7 @@ fn words_of(run: &AnyRun, id: u64, first: u64) -> Vec<u64> {
     };
     let last = all.next_back().map_or(first, |(addr, _)| addr);
     let says_so = id < wire::FIRST_BLOCK || stores(false) || !stores(true);
-    if !(whole && other(last) && says_so) {
+    if !(may_have_second && whole && other(last) && says_so) {
         return vec![wire::SEVERAL | block(id, first)];
     }
     let id = match (id < wire::FIRST_BLOCK, stores(false)) {
@@ -589,6 +590,7 @@ proptest! {
     fn runs_leave_what_their_accesses_one_by_one_leave(
         blocks in prop::collection::vec(prop::collection::vec(any_run(), 1..4), 1..4),
         steps in prop::collection::vec((0usize..4, [0u64..12, 0..12, 0..12], 0u64..256), 1..400),
+        may_have_second in any::<bool>(),
     ) {
         let (mut ran, mut one_by_one) = (Model::new(), Model::new());
         let (mut program, mut cursor) = (ReplayedProgram::default(), Cursor::default());
@@ -611,7 +613,8 @@ proptest! {
                 };
                 // Pages and lines of one set each, in the first level and beyond.
                 let first = 0x1000_0000 + (page << 16) + within;
-                words.extend(words_of(run, id, first).into_iter().map(AtomicU64::new));
+                let of_run = words_of(run, id, first, may_have_second);
+                words.extend(of_run.into_iter().map(AtomicU64::new));
                 for &(at, size, kind) in run {
                     let addr = first.wrapping_add_signed(at - run[0].0);
                     one_by_one.access(addr, size, kind);
