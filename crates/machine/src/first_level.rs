@@ -321,18 +321,21 @@ impl Touches<'_> {
         second: u64,
         second_stores: bool,
     ) -> bool {
-        let pages = [first, second].map(|addr| self.pages.address(addr));
-        let slots = pages.map(|page| self.dtlb.front_slot(page));
-        let places = [first, second].map(|addr| self.l1d.front_place(addr));
-        let hit = self.l1d.is_at(first, places[0])
-            && self.l1d.is_at(second, places[1])
-            && slots.iter().all(|&slot| self.dtlb.is_slot(slot));
+        let page = self.dtlb.front_slot(self.pages.address(first));
+        let second_page = self.dtlb.front_slot(self.pages.address(second));
+        let (line, second_line) = (self.l1d.front_place(first), self.l1d.front_place(second));
+        let hit = self.l1d.is_at(first, line)
+            && self.l1d.is_at(second, second_line)
+            && self.dtlb.is_slot(page)
+            && self.dtlb.is_slot(second_page);
         if hit {
-            for (n, stores) in [stores, second_stores].into_iter().enumerate() {
-                self.dtlb.stamp(slots[n], self.next);
-                self.l1d.use_place(places[n], stores, line_stamp(self.next));
-                self.next += STAMP_STEP;
-            }
+            self.dtlb.stamp(page, self.next);
+            self.l1d.use_place(line, stores, line_stamp(self.next));
+            self.next += STAMP_STEP;
+            self.dtlb.stamp(second_page, self.next);
+            let stamp = line_stamp(self.next);
+            self.l1d.use_place(second_line, second_stores, stamp);
+            self.next += STAMP_STEP;
         }
         hit
     }
