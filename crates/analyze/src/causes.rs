@@ -60,7 +60,7 @@ const HITM_SAMPLES: u64 = 10;
 /// Minimum number of page faults per second of CPU time. At about 0.5 µs each, they take a
 /// twentieth of it.
 const FAULTS_PER_S: f64 = 100_000.0;
-/// Approximate time of a page fault in the kernel, in seconds.
+/// Approximate time of a page fault in the kernel, in seconds, unless it was measured.
 const FAULT_S: f64 = 0.5e-6;
 /// Minimum number of page faults of an emulated program without those of the emulator.
 const EMULATED_FAULTS: u64 = 20_000;
@@ -245,9 +245,17 @@ fn page_faults(evidence: &Evidence) -> Option<Cause> {
     let ran_s = of("task-clock").or_else(|| of("cpu-clock")).or(ticked)? / 1e9;
     let rate = faults / ran_s;
     (ran_s > 0.0 && rate >= FAULTS_PER_S).then(|| Cause {
-        other: Some((rate * FAULT_S).min(1.0)),
+        other: Some((rate * fault_s(evidence)).min(1.0)),
         ..cause(CauseKind::PageFaults, rate, FAULTS_PER_S)
     })
+}
+
+/// Seconds of processor time of a page fault.
+fn fault_s(evidence: &Evidence) -> f64 {
+    match evidence.manifest.own_cost.page_fault_ns {
+        0.0 => FAULT_S,
+        ns => ns / 1e9,
+    }
 }
 
 /// Page faults of an emulated program. They are measured, and the model does not time them.
@@ -273,8 +281,8 @@ fn unmodelled_faults(evidence: &Evidence) -> Option<UnmodelledFaults> {
     let own_faults = EMULATOR_FAULTS * programs.len() as u64;
     let faults = evidence.manifest.own_cost.program_page_faults;
     let faults = faults.saturating_sub(own_faults);
-    let fault_s = faults as f64 * FAULT_S;
-    let share = fault_s / (fault_s + busy_ns(evidence)? as f64 / 1e9);
+    let faults_s = faults as f64 * fault_s(evidence);
+    let share = faults_s / (faults_s + busy_ns(evidence)? as f64 / 1e9);
     (faults >= EMULATED_FAULTS && share >= FAULT_SHARE)
         .then_some(UnmodelledFaults { faults, share })
 }
@@ -794,12 +802,13 @@ mod tests {
 
     #[test]
     fn page_faults_and_waits_for_files_that_take_longer_than_the_modelled_time_come_first() {
-        let found = |faults: u64, file_wait_s: f64| -> Vec<CauseKind> {
+        let found_at = |fault_ns: f64, faults: u64, file_wait_s: f64| -> Vec<CauseKind> {
             let mut manifest = Manifest {
                 machine: Some(machine()),
                 ..Manifest::default()
             };
             manifest.own_cost.program_page_faults = faults;
+            manifest.own_cost.page_fault_ns = fault_ns;
             manifest.own_cost.program_file_wait_s = file_wait_s;
             let totals = Counts::from(
                 [
@@ -834,12 +843,16 @@ mod tests {
             });
             causes.iter().map(|cause| cause.kind).collect()
         };
+        let found = |faults, file_wait_s| found_at(0.0, faults, file_wait_s);
         let faults = CauseKind::UnmodelledFaults;
         // The emulator makes 1500 faults for a program.
         assert_eq!(found(122_500, 0.0)[0], faults);
         assert_eq!(found(120_500, 0.0), [CauseKind::L1Bound, faults]);
         assert_eq!(found(21_500, 0.0), [CauseKind::L1Bound, faults]);
         assert_eq!(found(21_499, 0.0), [CauseKind::L1Bound]);
+        // Measured, they cost four times as much.
+        assert_eq!(found_at(2000.0, 31_600, 0.0)[0], faults);
+        assert_eq!(found_at(2000.0, 31_400, 0.0)[0], CauseKind::L1Bound);
         let files = CauseKind::FileWaits;
         assert_eq!(found(0, 0.021), [files, CauseKind::L1Bound]);
         assert_eq!(found(0, 0.019), [CauseKind::L1Bound]);

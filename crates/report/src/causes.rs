@@ -61,6 +61,17 @@ fn longer_run(summary: &Summary) -> &'static str {
     }
 }
 
+/// Cost of a page fault that the shares of page faults are computed with.
+fn fault_cost(summary: &Summary) -> String {
+    match summary.own_cost.page_fault_ns {
+        0.0 => "0.5 µs".to_owned(),
+        ns => format!(
+            "{} (measured on this machine)",
+            units::seconds(ns / 1e9, &SENTENCES)
+        ),
+    }
+}
+
 /// Use of files that a program waits for.
 #[derive(Clone, Copy)]
 enum FileUse {
@@ -333,9 +344,10 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::PageFaults => (
             format!(
                 "Page faults: {} a second of processor time, which takes about {} of it at \
-                 0.5 µs each.",
+                 {} each.",
                 units::count(value as u64),
-                percent(other)
+                percent(other),
+                fault_cost(summary)
             ),
             format!("at least {threshold} a second of processor time"),
             "Reuse memory instead of returning it; use huge pages for large \
@@ -344,8 +356,9 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::UnmodelledFaults => (
             format!(
                 "Page faults, which the model does not time: about {} (measured, without 1500 of \
-                 the emulator for each program). At 0.5 µs each they would take {} of the run.",
+                 the emulator for each program). At {} each they would take {} of the run.",
                 units::count(other as u64),
+                fault_cost(summary),
                 percent(value)
             ),
             format!("at least {threshold} of the time of the run with its page faults"),

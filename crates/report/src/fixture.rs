@@ -191,6 +191,7 @@ fn manifest() -> Manifest {
             peak_memory_bytes: 48 << 20,
             program_cpu_s: 6.4,
             program_page_faults: 9000,
+            page_fault_ns: 0.0,
             program_file_wait_s: 0.0,
             program_file_write_wait_s: 0.0,
             program_file_sync_wait_s: 0.0,

@@ -268,6 +268,9 @@ pub struct OwnCost {
     /// Minor page faults of the recorded program and its children, the emulator's included; 0 if
     /// unknown.
     pub program_page_faults: u64,
+    /// Nanoseconds of processor time of a page fault of anonymous memory, measured on this machine
+    /// after a run with many page faults; 0 if not measured.
+    pub page_fault_ns: f64,
     /// Seconds for which an emulated program waited for files on the host and no thread of it ran;
     /// 0 if unknown.
     pub program_file_wait_s: f64,

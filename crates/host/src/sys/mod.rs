@@ -3,6 +3,7 @@
 pub mod advice;
 pub mod closed_stdout;
 pub mod held_process;
+pub mod page_faults;
 pub mod pages;
 pub mod peer;
 pub mod probe;

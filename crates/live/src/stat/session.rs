@@ -22,6 +22,7 @@ use crate::sys::perf::{self, EventScope, KernelRing};
 use crate::target::{OpenTarget, Target};
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::stolen_time::StolenTime;
+use memgauge_host::sys::page_faults;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_perf::abi::{kind, software};
 
@@ -400,15 +401,16 @@ impl<'a> StatSession<'a> {
     }
 
     fn add_costs(&mut self) {
-        let own = own_usage();
+        let (own, program) = (own_usage(), children_usage());
         self.facts.own_user_s = own.user.as_secs_f64();
         self.facts.own_system_s = (own.cpu - own.user).as_secs_f64();
         self.manifest.own_cost = OwnCost {
             wall_s: self.facts.wall_ns as f64 / 1e9,
             cpu_s: own.cpu.as_secs_f64(),
             peak_memory_bytes: own.peak_memory_bytes,
-            program_cpu_s: children_usage().cpu.as_secs_f64(),
-            program_page_faults: children_usage().minor_faults,
+            program_cpu_s: program.cpu.as_secs_f64(),
+            program_page_faults: program.minor_faults,
+            page_fault_ns: page_faults::ns_after(program.minor_faults),
             recording_bytes: 0,
             ..OwnCost::default()
         };
