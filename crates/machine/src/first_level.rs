@@ -246,7 +246,7 @@ impl FirstLevel {
         let began = self
             .l1d
             .renew_stamps(line_stamp(self.turn_began), STAMP_STEP as u32);
-        let epoch = (self.stamp >> 32) + 1 << 32;
+        let epoch = ((self.stamp >> 32) + 1) << 32;
         self.turn_began = epoch + u64::from(began);
         self.stamp = epoch + RENEWED_STAMPS * STAMP_STEP;
     }
