@@ -432,7 +432,7 @@ impl Core {
         kind: AccessKind,
         out: &mut AccessOutcome,
     ) {
-        if self.sampler.look(&self.counts) {
+        if self.sampler.is_due(&self.counts) {
             let access = SampledAccess {
                 addr,
                 size,

@@ -957,7 +957,7 @@ impl DataMap {
 
     /// Charges an access that missed the first level only and stalled for this long.
     #[inline]
-    pub(crate) fn charge_near_miss(&mut self, address: u64, stalled: u64, space: &AddressSpace) {
+    pub(crate) fn charge_l2_hit(&mut self, address: u64, stalled: u64, space: &AddressSpace) {
         let place = self.page_of(address, || space.has_variables(address));
         let id = self.object_at(place, address);
         if id != NONE {

@@ -515,7 +515,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                 .core
                 .supply_from_l2(self.shared, missed, addr, access.kind)
             {
-                Ok(stalled) => return self.charge_near_miss(index, addr, stalled),
+                Ok(stalled) => return self.charge_l2_hit(index, addr, stalled),
                 Err(left) => missed = left,
             }
         }
@@ -949,9 +949,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         !self.program.is_outside && !self.program.python.is_used()
     }
 
-    /// Charges an access that the second level supplied.
+    /// Charges an access that hit in the second level.
     #[inline(always)]
-    fn charge_near_miss(&mut self, index: u32, addr: u64, stalled: u64) {
+    fn charge_l2_hit(&mut self, index: u32, addr: u64, stalled: u64) {
         let program = &mut *self.program;
         make_room(program, index);
         program.sites[index as usize].l1d += 1;
@@ -959,7 +959,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             program.stalls[index as usize].l2 += stalled;
         }
         if let Some(data) = program.data.as_mut().filter(|_| !self.is_repeated) {
-            data.charge_near_miss(addr, stalled, &program.space);
+            data.charge_l2_hit(addr, stalled, &program.space);
         }
     }
 

@@ -40,8 +40,8 @@ pub(crate) struct SampledAccess {
 
 struct SamplingCounter {
     event: EventId,
-    /// How much a miss that the second level supplies can add to it.
-    step: NearMissStep,
+    /// How much a second-level hit can add to it.
+    step: L2HitStep,
     period: u64,
     /// Value at which it overflows next. [`NEVER`] while it is paused.
     next: u64,
@@ -49,21 +49,21 @@ struct SamplingCounter {
     left: Option<u64>,
 }
 
-/// How much a miss that the second level supplies can add to a counter.
+/// How much a second-level hit can add to a counter.
 #[derive(Clone, Copy)]
-enum NearMissStep {
+enum L2HitStep {
     Zero,
     One,
     Any,
 }
 
-impl NearMissStep {
-    fn of(event: EventId) -> NearMissStep {
+impl L2HitStep {
+    fn of(event: EventId) -> L2HitStep {
         match usize::from(event.0) {
-            L1D_MISS | L1D_LOAD_MISS | L1D_STORE_MISS | L1D_WRITEBACK | L2_HIT => NearMissStep::One,
-            L1D_CONFLICT => NearMissStep::Any,
-            event if STALLS.contains(&event) => NearMissStep::Any,
-            _ => NearMissStep::Zero,
+            L1D_MISS | L1D_LOAD_MISS | L1D_STORE_MISS | L1D_WRITEBACK | L2_HIT => L2HitStep::One,
+            L1D_CONFLICT => L2HitStep::Any,
+            event if STALLS.contains(&event) => L2HitStep::Any,
+            _ => L2HitStep::Zero,
         }
     }
 }
@@ -76,16 +76,16 @@ pub(crate) struct Sampler {
     by_access: Vec<SamplingCounter>,
     by_block: Vec<SamplingCounter>,
     pending: Vec<SampledOverflow>,
-    /// Number of misses that the second level can supply before a counter of `by_access` may
-    /// overflow. Too low until [`Sampler::look`] has been called.
-    quiet: u64,
+    /// Number of second-level hits before a counter of `by_access` may overflow. Too low until
+    /// [`Sampler::is_due`] has been called.
+    l2_hits_left: u64,
 }
 
 impl Sampler {
     pub(crate) fn new(specs: &[SampleSpec]) -> Self {
         let counter = |s: &SampleSpec| SamplingCounter {
             event: s.event,
-            step: NearMissStep::of(s.event),
+            step: L2HitStep::of(s.event),
             period: s.period,
             next: s.period,
             left: None,
@@ -98,7 +98,7 @@ impl Sampler {
             by_access,
             by_block,
             pending: Vec::new(),
-            quiet: 0,
+            l2_hits_left: 0,
         }
     }
 
@@ -108,7 +108,7 @@ impl Sampler {
     pub(crate) fn attentive() -> Self {
         let always = SamplingCounter {
             event: catalogue::INSTRUCTIONS,
-            step: NearMissStep::Any,
+            step: L2HitStep::Any,
             period: u64::MAX,
             next: 0,
             left: None,
@@ -117,7 +117,7 @@ impl Sampler {
             by_access: vec![always],
             by_block: Vec::new(),
             pending: Vec::new(),
-            quiet: 0,
+            l2_hits_left: 0,
         }
     }
 
@@ -127,7 +127,7 @@ impl Sampler {
 
     /// Changes the period of an event. The next overflow is one new period away.
     pub(crate) fn set_period(&mut self, event: EventId, period: u64, counts: &Counts) {
-        self.quiet = 0;
+        self.l2_hits_left = 0;
         for counter in self.all().filter(|c| c.event == event) {
             counter.period = period;
             match &mut counter.left {
@@ -139,7 +139,7 @@ impl Sampler {
 
     /// Pauses or resumes counters.
     pub(crate) fn pause(&mut self, paused: bool, counts: &Counts) {
-        self.quiet = 0;
+        self.l2_hits_left = 0;
         for counter in self.all() {
             let now = counts.get(counter.event);
             match (paused, counter.left) {
@@ -163,22 +163,22 @@ impl Sampler {
 
     /// Returns true if an event that is counted by access has reached its period.
     #[inline(always)]
-    pub(crate) fn look(&mut self, counts: &[u64; catalogue::COUNT]) -> bool {
-        let quiet = self.by_access.iter().map(|counter| counter.quiet(counts));
-        self.quiet = quiet.fold(NEVER, |least, misses| misses.min(least));
+    pub(crate) fn is_due(&mut self, counts: &[u64; catalogue::COUNT]) -> bool {
+        let left = self.by_access.iter().map(|c| c.l2_hits_left(counts));
+        self.l2_hits_left = left.fold(NEVER, |least, hits| hits.min(least));
         self.by_access.iter().any(|c| c.is_due(counts))
     }
 
-    /// Returns true if another miss that the second level supplies causes no overflow.
+    /// Returns true if another second-level hit causes no overflow.
     #[inline(always)]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.quiet > 0
+    pub(crate) fn ignores_l2_hit(&self) -> bool {
+        self.l2_hits_left > 0
     }
 
-    /// Notes a miss that the second level supplied.
+    /// Notes a second-level hit that causes no overflow.
     #[inline(always)]
-    pub(crate) fn pass_one(&mut self) {
-        self.quiet -= 1;
+    pub(crate) fn ignore_l2_hit(&mut self) {
+        self.l2_hits_left -= 1;
     }
 
     pub(crate) fn is_pending(&self) -> bool {
@@ -244,14 +244,14 @@ impl SamplingCounter {
         counts[usize::from(self.event.0) % catalogue::COUNT] >= self.next
     }
 
-    /// Returns the number of misses that the second level can supply before it may overflow.
+    /// Returns the number of second-level hits before it may overflow.
     #[inline(always)]
-    fn quiet(&self, counts: &[u64; catalogue::COUNT]) -> u64 {
+    fn l2_hits_left(&self, counts: &[u64; catalogue::COUNT]) -> u64 {
         let count = counts[usize::from(self.event.0) % catalogue::COUNT];
         match self.step {
-            NearMissStep::Zero => NEVER,
-            NearMissStep::One => self.next.saturating_sub(count).saturating_sub(1),
-            NearMissStep::Any => 0,
+            L2HitStep::Zero => NEVER,
+            L2HitStep::One => self.next.saturating_sub(count).saturating_sub(1),
+            L2HitStep::Any => 0,
         }
     }
 

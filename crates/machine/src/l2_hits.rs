@@ -1,8 +1,8 @@
-//! Misses of the first level that the second level supplies.
+//! A shortcut for second-level hits.
 //!
-//! Most misses are of this kind, and they need little of what [`Core::supply_line`] does: one line of
-//! one level, a fixed latency and three counts. [`Core::supply_from_l2`] does only that, and leaves
-//! everything else to `supply_line`, which has the same effect on such a miss.
+//! Most first-level misses hit in the second level. They need little of what [`Core::supply_line`]
+//! does: a line of one level, a fixed latency and a few counts. [`Core::supply_from_l2`] does only that
+//! and leaves everything else to `supply_line`, which has the same effect on a second-level hit.
 
 use memgauge_trace::AccessKind;
 
@@ -29,16 +29,17 @@ impl Core {
         let Some(left) = missed.line_alone() else {
             return Err(missed);
         };
-        if !self.sampler.is_quiet() || shared.is_coherent() || self.prefetch != Prefetch::default()
+        if !self.sampler.ignores_l2_hit()
+            || shared.is_coherent()
+            || self.prefetch != Prefetch::default()
         {
             return Err(missed);
         }
-        let is_load = kind != AccessKind::Store;
-        let Some(drained) = (if is_load {
-            Some(0)
-        } else {
-            self.drained_without_stall()
-        }) else {
+        let stores_drained = match kind {
+            AccessKind::Store => self.drained_without_stall(),
+            _ => Some(self.stores_drained),
+        };
+        let Some(stores_drained) = stores_drained else {
             return Err(missed);
         };
         let mut missed = missed;
@@ -53,14 +54,14 @@ impl Core {
         if !self.l2.use_held(tag, 0) {
             return Err(missed);
         }
-        self.sampler.pass_one();
+        self.sampler.ignore_l2_hit();
         self.counts[L1D_MISS] += 1;
         self.counts[L2_HIT] += 1;
         let pattern = self.streams.note(tag >> 2);
         self.counts[L1D_CONFLICT] += self.conflicts.add(tag >> 2);
-        if !is_load {
+        self.stores_drained = stores_drained;
+        if kind == AccessKind::Store {
             self.counts[L1D_STORE_MISS] += 1;
-            self.stores_drained = drained;
             return Ok(0);
         }
         self.counts[L1D_LOAD_MISS] += 1;
