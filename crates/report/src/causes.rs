@@ -1361,7 +1361,8 @@ mod tests {
             ..CallTree::default()
         }];
         let found = stated(CauseKind::L1Bound, 0.01, &summary);
-        let expected = "90.0 % of its cycles are in strlen. 75.0 % of that is called by upper.";
+        let expected =
+            "90.0 % of its cycles are in strlen. It is called by upper (75.0 % of its samples).";
         assert!(found.text.ends_with(expected), "{}", found.text);
         assert!(!found.next.contains("record -g"), "{}", found.next);
     }
@@ -1399,22 +1400,30 @@ mod tests {
             &in_library(0, &[("lookups", 0.99)]),
         );
         assert!(found.ends_with(expected), "{found}");
-        // Calls are short enough to count each one the same.
-        let mut callers = in_library(100, &[("lookups", 0.95), ("fill", 0.05)]);
-        let found = said(CauseKind::L1Bound, 0.01, &callers);
-        assert!(found.ends_with(expected), "{found}");
-        callers.hot.functions.rows.remove(0);
-        for row in &mut callers.hot.functions.rows {
-            row.counts.values_mut().for_each(|count| *count *= 1000);
-        }
-        callers.totals.values_mut().for_each(|count| *count *= 1000);
-        let found = stated(CauseKind::L1Bound, 0.01, &callers);
+        // The one that makes few of the calls may have most of the time.
+        let callers = [("lookups", 0.95), ("fill", 0.05)];
+        let found = stated(CauseKind::L1Bound, 0.01, &in_library(100, &callers));
+        let expected = "are in other.";
+        assert!(found.text.ends_with(expected), "{}", found.text);
+        let without_other = |callers: &[(&str, f64)]| {
+            let mut summary = in_library(100, callers);
+            summary.hot.functions.rows.remove(0);
+            stated(CauseKind::L1Bound, 0.01, &summary)
+        };
+        let found = without_other(&callers);
         let expected = "30.0 % of its cycles are in std::_Hashtable<>::find(). It is called by \
-                        lookups (95.0 % of the calls) and fill.";
+                        lookups and fill; `record -g` shows the time of each.";
         assert!(found.text.ends_with(expected), "{}", found.text);
         let hint =
             "`memgauge record -g -- CMD` shows which calls lead to std::_Hashtable<>::find().";
         assert!(found.next.contains(hint), "{}", found.next);
+        let found = without_other(&[("report", 0.01)]);
+        let expected = "find(). Most of its calls go through pointers.";
+        assert!(found.text.ends_with(expected), "{}", found.text);
+        let found = without_other(&[("lookups", 0.6)]);
+        let expected = "It is called by lookups and through pointers; `record -g` shows the time \
+                        of each.";
+        assert!(found.text.ends_with(expected), "{}", found.text);
     }
 
     #[test]

@@ -417,7 +417,8 @@ fn is_startup(name: &Name) -> bool {
     is_startup_code(&name.module, &name.function)
 }
 
-/// True for code that runs before `main`: glibc's dynamic loader and the callers of `main`.
+/// True for code that runs before `main`: glibc's dynamic loader and the callers of `main`, also in
+/// Go.
 pub fn is_startup_code(module: &str, function: &str) -> bool {
     let module = crate::file_name(module);
     // musl's dynamic loader is its libc, so it does not count as startup.
@@ -426,6 +427,7 @@ pub fn is_startup_code(module: &str, function: &str) -> bool {
             .strip_prefix("ld-")
             .is_some_and(|rest| rest.starts_with("2."));
     is_loader
+        || function.starts_with("_rt0_")
         || matches!(
             function,
             "_start"

@@ -67,13 +67,37 @@ const COPIES: [&str; 7] = [
     "part",
 ];
 
-/// True for code that users do not change themselves: shared libraries, and functions of standard
-/// libraries that were compiled into a program.
+/// Beginnings of the paths of installed shared libraries.
+const LIBRARY_FOLDERS: [&str; 7] = [
+    "/gnu/", "/lib/", "/lib32/", "/lib64/", "/nix/", "/opt/", "/usr/",
+];
+/// Folders of installed packages and interpreters, wherever they are.
+const PACKAGE_FOLDERS: [&str; 4] = [
+    "/dist-packages/",
+    "/lib/python",
+    "/node_modules/",
+    "/site-packages/",
+];
+/// Shared libraries of interpreters, which are often installed in a user's home.
+const INTERPRETERS: [&str; 4] = ["libjvm.", "libnode.", "libperl.", "libpython"];
+
+/// True for code that users do not change themselves: installed shared libraries, and functions of
+/// standard libraries that were compiled into a program.
 pub fn is_library_code(module: &str, function: &str) -> bool {
+    is_installed_library(module) || is_standard_function(function)
+}
+
+/// True for an installed shared library. One in another folder is likely the user's own.
+fn is_installed_library(module: &str) -> bool {
     let file = file_name(module);
-    let is_shared_library =
-        (file.ends_with(".so") || file.contains(".so.")) && !file.starts_with('[');
-    is_shared_library || is_standard_function(function)
+    let is_library = (file.ends_with(".so") || file.contains(".so.")) && !file.starts_with('[');
+    is_library
+        && (!module.contains('/')
+            || LIBRARY_FOLDERS
+                .iter()
+                .any(|folder| module.starts_with(folder))
+            || PACKAGE_FOLDERS.iter().any(|folder| module.contains(folder))
+            || INTERPRETERS.iter().any(|name| file.starts_with(name)))
 }
 
 /// True for functions of the standard libraries of C, C++, Rust and Go that were compiled into a
