@@ -1368,7 +1368,7 @@ mod tests {
     }
 
     /// A run in these functions, the second one of which is called by others.
-    fn in_library(calls: u64, callers: &[(&str, f64)]) -> Summary {
+    fn in_library(callers: &[(&str, f64)]) -> Summary {
         const FIND: &str = "std::_Hashtable<int>::find(int const&)";
         let mut summary = in_functions(vec![
             function("other", "/bin/p", 350),
@@ -1378,7 +1378,6 @@ mod tests {
         summary.library_functions = vec![LibraryFunction {
             function: FIND.to_owned(),
             module: "/bin/p".to_owned(),
-            calls,
             callers: callers
                 .iter()
                 .map(|&(function, share)| LibraryCaller {
@@ -1394,19 +1393,15 @@ mod tests {
     #[test]
     fn library_code_counts_for_the_only_function_that_calls_it() {
         let expected = "50.0 % of its cycles are in lookups (most in std::_Hashtable<>::find()).";
-        let found = said(
-            CauseKind::L1Bound,
-            0.01,
-            &in_library(0, &[("lookups", 0.99)]),
-        );
+        let found = said(CauseKind::L1Bound, 0.01, &in_library(&[("lookups", 0.99)]));
         assert!(found.ends_with(expected), "{found}");
         // The one that makes few of the calls may have most of the time.
         let callers = [("lookups", 0.95), ("fill", 0.05)];
-        let found = stated(CauseKind::L1Bound, 0.01, &in_library(100, &callers));
+        let found = stated(CauseKind::L1Bound, 0.01, &in_library(&callers));
         let expected = "are in other.";
         assert!(found.text.ends_with(expected), "{}", found.text);
         let without_other = |callers: &[(&str, f64)]| {
-            let mut summary = in_library(100, callers);
+            let mut summary = in_library(callers);
             summary.hot.functions.rows.remove(0);
             stated(CauseKind::L1Bound, 0.01, &summary)
         };
@@ -1428,7 +1423,7 @@ mod tests {
 
     #[test]
     fn library_code_counts_for_the_caller_in_recorded_calls() {
-        let mut summary = in_library(0, &[]);
+        let mut summary = in_library(&[]);
         summary.library_functions.clear();
         let node = |function: &str, caller, own_events| CallNode {
             function: function.to_owned(),

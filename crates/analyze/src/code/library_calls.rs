@@ -40,8 +40,6 @@ pub struct LibraryFunction {
     pub function: String,
     /// Path of its file.
     pub module: String,
-    /// Number of calls by which the user's code enters the library on the way to this function.
-    pub calls: u64,
     /// The user's functions, those with most calls first. The rest of the calls come from unknown
     /// code.
     pub callers: Vec<LibraryCaller>,
@@ -75,8 +73,8 @@ pub(crate) fn library_functions(
     }
     let graph = CallGraph::read(sites, symbols);
     let found = hot.into_iter().filter_map(|row| {
-        let (calls, shares) = graph.callers_by_name(&row.function, &row.module);
-        let callers = shares.into_iter();
+        let callers = graph.callers_by_name(&row.function, &row.module);
+        let callers = callers.into_iter();
         let mut callers: Vec<LibraryCaller> = callers
             .map(|((function, module), share)| LibraryCaller {
                 function,
@@ -88,7 +86,6 @@ pub(crate) fn library_functions(
         (!callers.is_empty()).then(|| LibraryFunction {
             function: row.function.clone(),
             module: row.module.clone(),
-            calls,
             callers,
         })
     });
@@ -228,33 +225,31 @@ impl CallGraph {
         }
     }
 
-    /// Number of a function's calls, and their shares by the user's function that they come from.
-    fn callers_by_name(&self, function: &str, module: &str) -> (u64, BTreeMap<FunctionName, f64>) {
+    /// Shares of a function's calls by the user's function that they come from.
+    fn callers_by_name(&self, function: &str, module: &str) -> BTreeMap<FunctionName, f64> {
         let functions = self.functions.iter().enumerate();
         let named = functions
             .filter(|(_, known)| known.name.0 == function && known.name.1 == module)
             .map(|(index, _)| index);
         let mut weights: BTreeMap<FunctionName, f64> = BTreeMap::new();
-        let (mut all, mut own_calls) = (0, 0);
+        let mut all = 0;
         // A template may have several instances with the same name.
         for index in named {
             let mut walk = Walk {
                 graph: self,
                 path: Vec::new(),
                 visits: 0,
-                visited: HashSet::new(),
-                own_calls: 0,
             };
             let calls = walk.calls(index);
             all += calls;
             for (name, share) in walk.callers(index) {
                 *weights.entry(name).or_default() += share * calls as f64;
             }
-            own_calls += walk.own_calls;
         }
         let shares = weights.into_iter();
-        let shares = shares.map(|(name, weight)| (name, weight / all.max(1) as f64));
-        (own_calls, shares.collect())
+        shares
+            .map(|(name, weight)| (name, weight / all.max(1) as f64))
+            .collect()
     }
 
     fn calls_of(&self, function: &Function) -> impl Iterator<Item = &Call> {
@@ -280,9 +275,6 @@ struct Walk<'a> {
     /// Functions on the way, so that recursion ends.
     path: Vec<usize>,
     visits: usize,
-    /// Functions whose calls by the user's code are in `own_calls`.
-    visited: HashSet<usize>,
-    own_calls: u64,
 }
 
 impl Walk<'_> {
@@ -308,7 +300,6 @@ impl Walk<'_> {
         self.path.push(index);
         let function = &self.graph.functions[index];
         let all = self.calls(index);
-        let is_first = self.visited.insert(index);
         let mut seen = HashSet::new();
         for call in self.graph.calls_of(function) {
             let caller = &self.graph.functions[call.from];
@@ -317,7 +308,6 @@ impl Walk<'_> {
             }
             let share = call.calls as f64 / all.max(1) as f64;
             if caller.is_own {
-                self.own_calls += if is_first { call.calls } else { 0 };
                 *shares.entry(call.name.clone()).or_default() += share;
                 continue;
             }
@@ -436,7 +426,7 @@ mod tests {
     }
 
     /// A library function, its calls, and the shares of its callers.
-    type Found = (String, u64, Vec<(String, f64)>);
+    type Found = (String, Vec<(String, f64)>);
 
     /// Callers of hot functions, with their calls. A count is that of stores at a call, or of
     /// instructions elsewhere.
@@ -480,7 +470,7 @@ mod tests {
         let all = all.into_iter().map(|known| {
             let callers = known.callers.into_iter();
             let callers = callers.map(|caller| (caller.function, caller.share));
-            (known.function, known.calls, callers.collect())
+            (known.function, callers.collect())
         });
         all.collect()
     }
@@ -505,12 +495,8 @@ mod tests {
         assert_eq!(
             found(fake, &counts),
             [
-                (FIND.to_owned(), 900, vec![("lookups".to_owned(), 1.0)]),
-                (
-                    PROBE.to_owned(),
-                    1000,
-                    vec![lookups, ("fill".to_owned(), 0.1)]
-                ),
+                (FIND.to_owned(), vec![("lookups".to_owned(), 1.0)]),
+                (PROBE.to_owned(), vec![lookups, ("fill".to_owned(), 0.1)]),
             ]
         );
     }
@@ -532,7 +518,7 @@ mod tests {
         let counts = [(0x20, 5), (0x150, 50), (0x100, 2 * 60)];
         let callers = vec![("order".to_owned(), 0.5)];
         let sort = "std::__introsort_loop<int*>(int*)".to_owned();
-        assert_eq!(found(fake, &counts), [(sort, 5, callers)]);
+        assert_eq!(found(fake, &counts), [(sort, callers)]);
     }
 
     #[test]
@@ -562,8 +548,8 @@ mod tests {
         assert_eq!(
             found(fake, &counts),
             [
-                (COPY.to_owned(), 7, only("shift")),
-                ("__memset_avx2_unaligned_erms".to_owned(), 11, only("clear")),
+                (COPY.to_owned(), only("shift")),
+                ("__memset_avx2_unaligned_erms".to_owned(), only("clear")),
             ]
         );
     }

@@ -252,4 +252,24 @@ mod tests {
             assert_eq!(plain_name(function), plain);
         }
     }
+    #[test]
+    fn shared_libraries_outside_of_system_folders_are_the_users() {
+        for (module, expected) in [
+            ("/usr/lib/x86_64-linux-gnu/libz.so.1", true),
+            (
+                "/home/u/.pyenv/versions/3.11.7/lib/libpython3.11.so.1.0",
+                true,
+            ),
+            (
+                "/home/u/venv/lib/python3.11/site-packages/numpy/core.so",
+                true,
+            ),
+            ("libc.so.6", true),
+            ("/home/u/build/libown.so", false),
+            ("/tmp/plugin.so.2", false),
+            ("/home/u/program", false),
+        ] {
+            assert_eq!(is_library_code(module, "f"), expected, "{module}");
+        }
+    }
 }
