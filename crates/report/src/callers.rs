@@ -113,10 +113,11 @@ pub(crate) fn callers(row: &HotRow, event: &str, summary: &Summary) -> Option<St
     if !is_library_code(&row.module, &row.function) {
         return None;
     }
+    let function = without_arguments(&row.function);
     if let Some(caller) = recorded_caller(row, event, summary) {
         return (caller.share >= NAMED_SHARE).then(|| {
             format!(
-                " It is called by {} ({} of its samples).",
+                " {function} is called by {} ({} of its samples).",
                 without_arguments(caller.function),
                 units::share(caller.share)
             )
@@ -125,7 +126,7 @@ pub(crate) fn callers(row: &HotRow, event: &str, summary: &Summary) -> Option<St
     let callers = &counted_calls(row, summary)?.callers;
     let known: f64 = callers.iter().map(|caller| caller.share).sum();
     if known < KNOWN_CALLS {
-        return Some(" Most of its calls go through pointers.".to_owned());
+        return Some(format!(" Most calls of {function} go through pointers."));
     }
     // Without their shares of the calls, which say nothing about their shares of the time.
     let named = callers.iter().take(NAMED_CALLERS);
@@ -138,9 +139,9 @@ pub(crate) fn callers(row: &HotRow, event: &str, summary: &Summary) -> Option<St
     }
     let last = names.pop()?;
     Some(match names.is_empty() {
-        true => format!(" It is called by {last}."),
+        true => format!(" {function} is called by {last}."),
         false => format!(
-            " It is called by {} and {last}; `record -g` shows the time of each.",
+            " {function} is called by {} and {last}; `record -g` shows the time of each.",
             names.join(", ")
         ),
     })

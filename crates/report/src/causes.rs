@@ -64,9 +64,9 @@ fn longer_run(summary: &Summary) -> &'static str {
 /// Cost of a page fault that the shares of page faults are computed with.
 fn fault_cost(summary: &Summary) -> String {
     match summary.own_cost.page_fault_ns {
-        0.0 => "0.5 µs".to_owned(),
+        0.0 => "0.5 µs each".to_owned(),
         ns => format!(
-            "{} (measured on this machine)",
+            "{} each (measured on this machine)",
             units::seconds(ns / 1e9, &SENTENCES)
         ),
     }
@@ -344,7 +344,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::PageFaults => (
             format!(
                 "Page faults: {} a second of processor time, which takes about {} of it at \
-                 {} each.",
+                 {}.",
                 units::count(value as u64),
                 percent(other),
                 fault_cost(summary)
@@ -356,7 +356,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::UnmodelledFaults => (
             format!(
                 "Page faults, which the model does not time: about {} (measured, without 1500 of \
-                 the emulator for each program). At {} each they would take {} of the run.",
+                 the emulator for each program). At {}, they would take {} of the run.",
                 units::count(other as u64),
                 fault_cost(summary),
                 percent(value)
@@ -1361,8 +1361,7 @@ mod tests {
             ..CallTree::default()
         }];
         let found = stated(CauseKind::L1Bound, 0.01, &summary);
-        let expected =
-            "90.0 % of its cycles are in strlen. It is called by upper (75.0 % of its samples).";
+        let expected = "90.0 % of its cycles are in strlen. strlen is called by upper (75.0 % of its samples).";
         assert!(found.text.ends_with(expected), "{}", found.text);
         assert!(!found.next.contains("record -g"), "{}", found.next);
     }
@@ -1406,17 +1405,18 @@ mod tests {
             stated(CauseKind::L1Bound, 0.01, &summary)
         };
         let found = without_other(&callers);
-        let expected = "30.0 % of its cycles are in std::_Hashtable<>::find(). It is called by \
-                        lookups and fill; `record -g` shows the time of each.";
+        let expected = "30.0 % of its cycles are in std::_Hashtable<>::find(). \
+                        std::_Hashtable<>::find() is called by lookups and fill; `record -g` shows \
+                        the time of each.";
         assert!(found.text.ends_with(expected), "{}", found.text);
         let hint =
             "`memgauge record -g -- CMD` shows which calls lead to std::_Hashtable<>::find().";
         assert!(found.next.contains(hint), "{}", found.next);
         let found = without_other(&[("report", 0.01)]);
-        let expected = "find(). Most of its calls go through pointers.";
+        let expected = "Most calls of std::_Hashtable<>::find() go through pointers.";
         assert!(found.text.ends_with(expected), "{}", found.text);
         let found = without_other(&[("lookups", 0.6)]);
-        let expected = "It is called by lookups and through pointers; `record -g` shows the time \
+        let expected = "find() is called by lookups and through pointers; `record -g` shows the time \
                         of each.";
         assert!(found.text.ends_with(expected), "{}", found.text);
     }
