@@ -61,6 +61,9 @@ fn longer_run(summary: &Summary) -> &'static str {
     }
 }
 
+/// Share of first-level hits below which the cause of short waits needs a word.
+const MANY_HITS: f64 = 0.9;
+
 /// Cost of a page fault that the shares of page faults are computed with.
 fn fault_cost(summary: &Summary) -> String {
     match summary.own_cost.page_fault_ns {
@@ -405,13 +408,17 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         CauseKind::L1Bound => (
             format!(
                 "{}: {} of its cycles wait for caches, memory and address translation. The \
-                 first-level cache serves {} of its look-ups.",
+                 first-level cache serves {} of its look-ups{}.",
                 match value < cause.threshold {
                     true => "Memory does not limit it",
                     false => "Memory is not its main limit",
                 },
                 percent(value),
-                percent(other)
+                percent(other),
+                match other < MANY_HITS {
+                    true => ", and most waits for the others are short or overlap",
+                    false => "",
+                }
             ),
             format!("less than {threshold} of the cycles stalled for data, and for translation"),
             match summary.threads.len() {
@@ -1387,6 +1394,27 @@ mod tests {
                 .collect(),
         }];
         summary
+    }
+
+    #[test]
+    fn few_hits_in_a_run_that_memory_does_not_limit_are_explained() {
+        let text = |hit_ratio: f64| {
+            let cause = Cause {
+                kind: CauseKind::L1Bound,
+                value: 0.01,
+                threshold: 0.1,
+                other: Some(hit_ratio),
+            };
+            of_cause(&cause, &in_functions(Vec::new())).text
+        };
+        let few =
+            "serves 35.0 % of its look-ups, and most waits for the others are short or overlap.";
+        assert!(text(0.35).contains(few), "{}", text(0.35));
+        assert!(
+            text(0.95).contains("serves 95.0 % of its look-ups."),
+            "{}",
+            text(0.95)
+        );
     }
 
     #[test]
