@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use memgauge_host::roi::RequestedNames;
 use memgauge_host::running_program::RunningProgram;
-use memgauge_host::sys::page_faults;
+use memgauge_host::sys::page_faults::page_fault_ns_after;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_machine::{Delivered, Delivery, Machine};
 use memgauge_recording::Writer;
@@ -412,7 +412,7 @@ impl EmulatedRun {
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: program.cpu.as_secs_f64(),
             program_page_faults: program.minor_faults,
-            page_fault_ns: page_faults::ns_after(program.minor_faults),
+            page_fault_ns: page_fault_ns_after(program.minor_faults),
             program_file_wait_s,
             program_file_write_wait_s,
             program_file_sync_wait_s,

@@ -947,25 +947,26 @@ impl DataMap {
     /// Charges the cost of an access to the data at `address`.
     #[inline]
     pub(crate) fn charge(&mut self, address: u64, outcome: &AccessOutcome, space: &AddressSpace) {
-        let place = self.page_of(address, || space.has_variables(address));
-        let id = self.object_at(place, address);
-        if id != NONE {
-            self.touch_line(place, id, address);
-        }
-        self.sums_of(id, place, address).add(outcome);
+        self.touched_sums(address, space).add(outcome);
     }
 
     /// Charges an access that missed the first level only and stalled for this long.
     #[inline]
     pub(crate) fn charge_l2_hit(&mut self, address: u64, stalled: u64, space: &AddressSpace) {
+        let sums = self.touched_sums(address, space);
+        sums.l1d += 1;
+        sums.stalls.l2 += stalled;
+    }
+
+    /// Notes an access to the line of `address`. Returns the sums of its data.
+    #[inline(always)]
+    fn touched_sums(&mut self, address: u64, space: &AddressSpace) -> &mut DataCosts {
         let place = self.page_of(address, || space.has_variables(address));
         let id = self.object_at(place, address);
         if id != NONE {
             self.touch_line(place, id, address);
         }
-        let sums = self.sums_of(id, place, address);
-        sums.l1d += 1;
-        sums.stalls.l2 += stalled;
+        self.sums_of(id, place, address)
     }
 
     /// Counts `times` accesses of a kind to the data at `address`.

@@ -15,7 +15,7 @@ const MANY_FAULTS: u64 = 10_000;
 
 /// Returns the [cost of a page fault](page_fault_ns) after a run with this many, or 0 if they are too
 /// few to matter or the cost cannot be measured.
-pub fn ns_after(faults: u64) -> f64 {
+pub fn page_fault_ns_after(faults: u64) -> f64 {
     match faults >= MANY_FAULTS {
         true => page_fault_ns().unwrap_or(0.0),
         false => 0.0,

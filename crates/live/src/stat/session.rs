@@ -22,7 +22,7 @@ use crate::sys::perf::{self, EventScope, KernelRing};
 use crate::target::{OpenTarget, Target};
 use crate::{Error, ErrorKind, Result};
 use memgauge_host::stolen_time::StolenTime;
-use memgauge_host::sys::page_faults;
+use memgauge_host::sys::page_faults::page_fault_ns_after;
 use memgauge_host::sys::process::{children_usage, own_usage};
 use memgauge_perf::abi::{kind, software};
 
@@ -410,7 +410,7 @@ impl<'a> StatSession<'a> {
             peak_memory_bytes: own.peak_memory_bytes,
             program_cpu_s: program.cpu.as_secs_f64(),
             program_page_faults: program.minor_faults,
-            page_fault_ns: page_faults::ns_after(program.minor_faults),
+            page_fault_ns: page_fault_ns_after(program.minor_faults),
             recording_bytes: 0,
             ..OwnCost::default()
         };
