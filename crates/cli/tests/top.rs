@@ -292,8 +292,11 @@ fn process_that_slept_at_the_start_has_a_working_set_in_the_first_interval() {
     let mut output = child.stdout.take().expect("a pipe");
     std::io::Read::read_to_string(&mut output, &mut nothing).expect("the pipe can be read");
     let running = Running(child);
+    // Many other processes may run.
+    let all = ["--rows", "100000"];
     let options = ["--once", "-d", "4s", "--no-io", "--source", "clock"];
-    let (text, errors) = said(&top(&[&options[..], &["--working-sets"]].concat()));
+    let working_sets = [&options[..], &all, &["--working-sets"]].concat();
+    let (text, errors) = said(&top(&working_sets));
     let cells = line(&text, &running.pid()).unwrap_or_else(|| panic!("{text}{errors}"));
     // WSET, RSS, perhaps the state, and the command.
     let sizes = cells.iter().filter(|cell| cell.ends_with('M'));
