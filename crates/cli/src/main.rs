@@ -13,7 +13,6 @@ mod args;
 mod bandwidth;
 mod collect;
 mod ctl;
-mod debug_packages;
 mod diff;
 mod doctor;
 mod export;

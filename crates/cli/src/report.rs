@@ -8,11 +8,10 @@ use memgauge_console::outcome::{Exit, usage};
 use memgauge_console::{terminal, whole_file};
 use memgauge_recording::Recording;
 use memgauge_report::{Page, Style, json, text};
-use memgauge_symbols::Symbols;
+use memgauge_symbols::{Symbols, debug_package};
 use serde_json::Value;
 
 use crate::args::Report;
-use crate::debug_packages::debug_package;
 use crate::fetched::fetch;
 use crate::{diff, page};
 
@@ -131,7 +130,7 @@ pub(crate) fn render(
     })
 }
 
-/// Tells which packages of this machine have the symbols that hot code lacks.
+/// Names the packages of this machine that have the symbols of unnamed hot code.
 fn name_debug_packages(summary: &Summary) {
     for code in &summary.unnamed {
         if let Some(package) = debug_package(&code.module) {

@@ -8,6 +8,7 @@
 
 mod debug_file;
 mod debug_names;
+mod debug_packages;
 mod disassembly;
 mod files;
 mod image;
@@ -30,6 +31,7 @@ use memgauge_recording::{Copies, Copy, Recording};
 
 use debug_file::MissingFiles;
 use debug_names::DebugNames;
+pub use debug_packages::debug_package;
 use image::Image;
 use recorded::RecordedNames;
 use types::FileTypes;

@@ -6,8 +6,8 @@ use std::path::Path;
 /// Where dpkg lists the files of each package.
 const LISTS: &str = "/var/lib/dpkg/info";
 
-/// The package with the debug symbols of a file. `None` if no package installed the file.
-pub(crate) fn debug_package(path: &str) -> Option<String> {
+/// Returns the package with the debug symbols of a file. `None` if no package installed the file.
+pub fn debug_package(path: &str) -> Option<String> {
     let owner = owner(Path::new(LISTS), path)?;
     // The C library's is older than the archive of automatic packages, and has another name.
     Some(match owner.as_str() {
