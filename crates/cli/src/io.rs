@@ -12,14 +12,16 @@ use memgauge_console::outcome::Exit;
 use memgauge_console::terminal;
 use memgauge_host::memory_counters::{MemoryCounters, NoMemoryCounters};
 use memgauge_host::sys::signals::interrupts;
-use memgauge_io::{AccountingOptions, GroupedCommand, IoFilter, IoInterval, IoRecorder, Meter};
+use memgauge_io::{
+    AccountingOptions, GroupedCommand, IoFilter, IoInterval, IoRecorder, Meter, check_devices,
+    check_pids, control_group,
+};
 use memgauge_live::uncore::MemoryCounting;
 use memgauge_report::{IoOrder, io_json, io_text};
 use memgauge_top::io::{LiveIo, add_interval};
 use memgauge_trace::CommandEnd;
 
 use crate::args::{GroupBy, Io, SortOrder};
-use crate::io_target::{check_devices, check_pids, control_group};
 use crate::record;
 
 /// Interval at which the end of the command and keys are checked.

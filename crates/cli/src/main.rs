@@ -21,7 +21,6 @@ mod fleet;
 mod heap;
 mod import;
 mod io;
-mod io_target;
 mod list;
 mod malloc;
 mod manual;

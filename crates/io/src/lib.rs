@@ -24,6 +24,7 @@ mod recorder;
 mod session;
 #[allow(unsafe_code)]
 pub mod sys;
+mod target;
 
 pub use command_group::GroupedCommand;
 pub use devices::{Device, DeviceCounters, list_devices};
@@ -34,5 +35,6 @@ pub use names::{OwnerNames, cgroup_path};
 pub use programs::{AccountingOptions, unified_hierarchy};
 pub use recorder::IoRecorder;
 pub use session::{AccountKey, AccountingLoss, Session};
+pub use target::{check_devices, check_pids, control_group};
 
 use memgauge_host as host;

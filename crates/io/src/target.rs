@@ -1,13 +1,17 @@
-//! Checks the targets of `memgauge io` before anything runs. Otherwise, an empty table could mean a
-//! quiet process or a wrong name.
+//! Checks the names of devices, processes and control groups before anything runs. Otherwise, an
+//! empty table could mean a quiet process or a wrong name.
 
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, bail};
-use memgauge_io::{list_devices, unified_hierarchy};
+use crate::devices::list_devices;
+use crate::programs::unified_hierarchy;
+use crate::{Error, ErrorKind, Result};
 
-/// Checks device names. A disk that has never moved a byte is not listed.
-pub(crate) fn check_devices(names: &[String]) -> anyhow::Result<()> {
+/// Checks that devices with these names exist. A disk that has never moved a byte is not listed.
+///
+/// # Errors
+/// The first name without a device.
+pub fn check_devices(names: &[String]) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
@@ -17,37 +21,45 @@ pub(crate) fn check_devices(names: &[String]) -> anyhow::Result<()> {
             || known.values().any(|device| device.facts.name == *name)
     };
     if let Some(none) = names.iter().find(|name| !is_there(name)) {
-        bail!(
+        return Err(missing(format!(
             "failed to account device `{none}`: no such device: `ls /sys/block` and `ip link` \
             list the devices"
-        );
+        )));
     }
     Ok(())
 }
 
-pub(crate) fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
+/// Checks that processes with these numbers exist.
+///
+/// # Errors
+/// The first number without a process.
+pub fn check_pids(pids: &[u32]) -> Result<()> {
     let gone = pids
         .iter()
         .find(|pid| !Path::new(&format!("/proc/{pid}")).exists());
     if let Some(pid) = gone {
-        bail!("failed to account process `{pid}`: no such process");
+        let message = format!("failed to account process `{pid}`: no such process");
+        return Err(Error::new(ErrorKind::NoSuchTask, message));
     }
     Ok(())
 }
 
-/// Path of a control group below the root of the hierarchy, from any notation: `/system.slice`,
+/// Returns the path of a control group below the root of the hierarchy, from any notation: `/system.slice`,
 /// `system.slice/`, or with the mount point.
-pub(crate) fn control_group(name: &str) -> anyhow::Result<String> {
-    let root = unified_hierarchy().with_context(|| {
-        format!(
+///
+/// # Errors
+/// There is no such group, or no hierarchy of version 2.
+pub fn control_group(name: &str) -> Result<String> {
+    let root = unified_hierarchy().ok_or_else(|| {
+        missing(format!(
             "failed to account control group `{name}`: no control groups of version 2 are \
              mounted (mount -t cgroup2 none /sys/fs/cgroup/unified)"
-        )
+        ))
     })?;
     group_below(&root, name)
 }
 
-fn group_below(root: &Path, name: &str) -> anyhow::Result<String> {
+fn group_below(root: &Path, name: &str) -> Result<String> {
     let path = Path::new(name);
     let steps: PathBuf = path
         .strip_prefix(root)
@@ -62,19 +74,23 @@ fn group_below(root: &Path, name: &str) -> anyhow::Result<String> {
         return Ok(format!("/{}", steps.display()));
     }
     let nearest = steps.ancestors().find(is_group).unwrap_or(Path::new(""));
-    bail!(
+    Err(missing(format!(
         "failed to account control group `{name}`: no such group below {}: the nearest one is \
         `/{}`",
         root.display(),
         nearest.display()
-    );
+    )))
+}
+
+fn missing(message: String) -> Error {
+    Error::new(ErrorKind::Missing, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(name: &str, expected: Result<&str, &str>) {
+    fn check(name: &str, expected: std::result::Result<&str, &str>) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("a.slice/b")).unwrap();
         let name = name.replace("ROOT", &folder.path().display().to_string());
