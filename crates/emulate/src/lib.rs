@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod checks;
 mod engine;
 mod facts;
 mod follow;
@@ -64,8 +65,8 @@ pub struct Options {
     /// Record the call stack of each sample.
     pub stacks: bool,
     /// Charge misses to data, too: to what these functions allocate, and to variables and
-    /// mappings. Not with `sets`. Those of [`known_allocators`] come first, then those that the
-    /// user named.
+    /// mappings. Not with `sets`. The functions of [`known_allocators`] come first, then the ones
+    /// that the user named.
     pub data: Option<Vec<Allocator>>,
     /// Count loads and stores by data, too. Only with `data`.
     pub counts_accesses: bool,

@@ -1,8 +1,10 @@
 //! Checks of a machine, with their results: the rows of `memgauge doctor`.
 
 use std::io;
+use std::path::Path;
 
-use crate::without_system_numbers;
+use crate::sys::probe::try_create_bpf_map;
+use crate::{facts, without_system_numbers};
 
 /// Result of one check.
 #[derive(Clone, Debug)]
@@ -51,6 +53,37 @@ pub fn describe_os_error(error: &io::Error) -> String {
         _ => return without_system_numbers(&error.to_string()),
     };
     words.to_owned()
+}
+
+/// Facts about this machine, except its caches.
+pub fn machine() -> Vec<Check> {
+    let facts = facts();
+    let gib = facts.memory_bytes as f64 / f64::from(1u32 << 30);
+    vec![
+        fact(
+            "processor",
+            format!("{}, {} logical", facts.cpu, facts.cpus),
+        ),
+        fact("kernel", facts.kernel),
+        fact("memory", format!("{gib:.1} GiB")),
+    ]
+}
+
+/// Checks that BPF programs can be loaded.
+pub fn bpf() -> Check {
+    let btf = Path::new("/sys/kernel/btf/vmlinux").exists();
+    let tried = try_create_bpf_map();
+    let found = match (&tried, btf) {
+        (Ok(()), true) => "maps and kernel types (BTF)".to_owned(),
+        (Ok(()), false) => "maps, but no kernel types (BTF)".to_owned(),
+        (Err(e), _) => format!("refused: {}", describe_os_error(e)),
+    };
+    verdict(
+        "BPF",
+        tried.is_ok() && btf,
+        found,
+        "run as root or with CAP_BPF, on a kernel with CONFIG_DEBUG_INFO_BTF",
+    )
 }
 
 #[cfg(test)]

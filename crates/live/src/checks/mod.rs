@@ -1,15 +1,17 @@
 //! Checks for `memgauge doctor`: which of the live sources work on this machine.
 
+mod pmu;
+
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
-use super::counters::READ_FORMAT;
-use super::events::{self, Pmus};
-use super::sampling::{
+use crate::counters::READ_FORMAT;
+use crate::events::{self, Pmus};
+use crate::sampling::{
     PmuCapabilities, SampleRequest, SamplingRate, drop_one_feature, pmu_capabilities, sampling_attr,
 };
-use super::stat::tick_cost::sampled_tick_ns;
-use super::stat::{MAX_TICK_SHARE, MIN_INTERVAL_NS, RING_PAGES, min_interval_without_warning_ns};
+use crate::stat::tick_cost::sampled_tick_ns;
+use crate::stat::{MAX_TICK_SHARE, MIN_INTERVAL_NS, RING_PAGES, min_interval_without_warning_ns};
 use crate::sys::perf::{self, EventScope, KernelRing};
 use crate::sys::pfm;
 use memgauge_host::checks::{Check, describe_os_error, verdict};
@@ -17,7 +19,9 @@ use memgauge_perf::abi::{Attr, flag, kind, sample, software};
 
 /// Runs all checks.
 pub fn checks() -> Vec<Check> {
-    vec![
+    let mut checks = pmu::pmu();
+    checks.extend([
+        pmu::rights(),
         series(),
         min_periods(),
         vendor_events(),
@@ -26,7 +30,8 @@ pub fn checks() -> Vec<Check> {
         attach(),
         confinement(),
         addresses(),
-    ]
+    ]);
+    checks
 }
 
 const PARANOID: &str = "sysctl kernel.perf_event_paranoid=2, or setcap cap_perfmon+ep on memgauge";

@@ -1,28 +1,36 @@
 //! `memgauge doctor`: capabilities of this machine.
 
-mod examine;
-
 use anyhow::bail;
-use examine::examine;
 use memgauge_console::outcome::Exit;
 use memgauge_console::terminal;
-use memgauge_host::checks::Check;
+use memgauge_host::checks::{self, Check};
 
 use crate::args::Json;
 
 /// Prints the results, a line each, with remedies.
 pub(crate) fn doctor(args: &Json) -> anyhow::Result<Exit> {
-    let checks = examine();
+    let found = examine();
     let text = if args.json {
-        as_json(&checks)?
+        as_json(&found)?
     } else {
-        as_text(&checks)
+        as_text(&found)
     };
     terminal::print(&text)?;
-    if !any_source_works(&checks) {
+    if !any_source_works(&found) {
         bail!("no source works here: follow one of the fixes above");
     }
     Ok(Exit::Success)
+}
+
+/// All checks in display order.
+fn examine() -> Vec<Check> {
+    let mut all = checks::machine();
+    all.push(memgauge_emulate::checks::caches());
+    all.extend(memgauge_live::checks());
+    all.push(checks::bpf());
+    all.push(memgauge_pages::check());
+    all.extend(memgauge_emulate::checks::checks());
+    all
 }
 
 /// True if programs can be recorded at all: emulated, or sampled by a counter or timer.
@@ -70,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_on_which_nothing_can_be_recorded_is_told_from_others() {
+    fn machine_without_a_working_source_is_recognised() {
         let none = [
             check("kernel", None),
             check("shared memory", Some(true)),
@@ -90,6 +98,17 @@ mod tests {
         let checks = examine();
         for source in ["emulator", "timer samples", "core PMU"] {
             assert!(checks.iter().any(|c| c.name == source), "{source}");
+        }
+    }
+
+    #[test]
+    fn no_line_shows_an_error_number_or_is_empty() {
+        for check in examine() {
+            let text = format!("{}: {} {:?}", check.name, check.found, check.fix);
+            assert!(!text.contains("os error"), "{text}");
+            assert!(!check.found.is_empty(), "{text}");
+            // A check that failed names its fix.
+            assert_eq!(check.ok == Some(false), check.fix.is_some(), "{text}");
         }
     }
 }
