@@ -6,7 +6,6 @@
 //! Overlapping recordings were rejected, because two rings per processor exceed what the kernel
 //! lets a user lock, and samples would count twice.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -18,6 +17,7 @@ use memgauge_console::outcome::usage;
 use memgauge_console::quantities::{number_of, spoken_seconds};
 use memgauge_console::terminal;
 use memgauge_fleet::{Collection, CollectionOptions, CollectionOutcome};
+use memgauge_host::process_tree::descendants;
 use memgauge_host::running_program::RunningProgram;
 use memgauge_host::sys::process::effective_ids;
 use memgauge_host::sys::signals::{inherit_ignored, interrupts};
@@ -220,34 +220,13 @@ fn target(args: &Record, program: Option<u32>) -> anyhow::Result<Target> {
         false => Target::Processes(program.into_iter().collect()),
     };
     Ok(match named {
-        Target::Processes(pids) => Target::Processes(with_descendants(&pids)),
+        Target::Processes(pids) => {
+            let mut all = descendants(&pids);
+            all.extend(pids);
+            Target::Processes(all.into_iter().collect())
+        }
         other => other,
     })
-}
-
-fn with_descendants(pids: &[u32]) -> Vec<u32> {
-    let mut found: BTreeSet<u32> = BTreeSet::new();
-    let mut next: Vec<u32> = pids.to_vec();
-    while let Some(pid) = next.pop() {
-        if found.insert(pid) {
-            next.extend(children(pid));
-        }
-    }
-    found.into_iter().collect()
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let of_thread = |thread: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(thread.ok()?.path().join("children")).ok()
-    };
-    let lists = threads.into_iter().flatten().filter_map(of_thread);
-    lists
-        .flat_map(|list| {
-            let ids = list.split_whitespace().filter_map(|id| id.parse().ok());
-            ids.collect::<Vec<u32>>()
-        })
-        .collect()
 }
 
 /// Returns true if nothing that is observed still runs.

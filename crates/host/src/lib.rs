@@ -17,6 +17,7 @@ pub mod maps;
 pub mod memory_counters;
 pub mod numa;
 mod orphaned_memory;
+pub mod process_tree;
 pub mod program;
 pub mod python_lines;
 pub mod roi;

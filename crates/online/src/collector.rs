@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use memgauge_host::process_tree::children_of_thread;
 use memgauge_host::sys::scheduling::request_short_slices;
 use memgauge_live::sampling::{AttachedThread, ProcessCode, SamplingPlan};
 use memgauge_live::sys::perf::{self, PollResult};
@@ -18,7 +19,7 @@ use crate::descriptors::{self, proc_error};
 use crate::idle::IdleDetector;
 use crate::marks::{ThreadMarks, create_marks};
 use crate::period_control::{Budget, PeriodController};
-use crate::procfs::{ProcDirectory, ThreadIds, children, command, identity, threads};
+use crate::procfs::{ProcDirectory, ThreadIds, command, identity, threads};
 use crate::registry::{Registry, SampledThread, ThreadState, wake};
 use crate::ring::SampleRing;
 use crate::settings::{Settings, WhenFull, measure_budget};
@@ -409,7 +410,7 @@ impl Collector {
         }
         self.followed.insert(pid);
         // Processes that it started before it was added.
-        for child in children(pid, tid) {
+        for child in children_of_thread(tid) {
             self.follow_thread(child, child);
         }
         true

@@ -126,14 +126,6 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(all)
 }
 
-/// Returns the processes that a thread has started.
-pub(crate) fn children(pid: u32, tid: u32) -> Vec<u32> {
-    let path = format!("/proc/{pid}/task/{tid}/children");
-    let all = read_to_string(path).unwrap_or_default();
-    let numbers = all.split_whitespace().filter_map(|pid| pid.parse().ok());
-    numbers.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

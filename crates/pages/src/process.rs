@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use memgauge_host::maps::MapsLine;
-use memgauge_host::{Error, ErrorKind, Result};
+use memgauge_host::{Error, ErrorKind, Result, process_tree};
 use memgauge_mrc::Mapping;
 use rustix::io::Errno;
 
@@ -205,10 +205,7 @@ impl ObservedProcess {
 
     /// Number of its child processes.
     pub fn children(&self) -> usize {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
-        let tasks = tasks.into_iter().flatten().flatten();
-        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        lists.map(|list| list.split_whitespace().count()).sum()
+        process_tree::children(self.pid).len()
     }
 }
 

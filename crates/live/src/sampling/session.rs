@@ -12,7 +12,7 @@ use memgauge_recording::Writer;
 use memgauge_trace::{CommandEnd, Loss, LossKind, OverheadFacts, PebsFacts};
 
 use self::reopen::Reopening;
-use self::started_meanwhile::{candidates, descendants};
+use self::started_meanwhile::{candidates, running_descendants};
 use super::SamplingOptions;
 use super::attributes::{
     IBS_PERIOD_STEP, PmuCapabilities, SampleRequest, SamplingMethod, SamplingRate, is_timer,
@@ -42,9 +42,9 @@ use rustix::thread::sched_getcpu;
 const POLL_TIMEOUT_MS: i32 = 50;
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two checks of the overhead.
-const WINDOW: Duration = Duration::from_millis(100);
+const OVERHEAD_WINDOW: Duration = Duration::from_millis(100);
 /// The first window is short, since the initial period may be far too short.
-const FIRST_WINDOW: Duration = Duration::from_millis(5);
+const FIRST_OVERHEAD_WINDOW: Duration = Duration::from_millis(5);
 
 /// Records samples until the program or the processes have ended, or the user interrupts.
 ///
@@ -64,7 +64,7 @@ pub fn record(options: &SamplingOptions) -> Result<super::SamplingOutcome> {
         .map(|file| (roi_marks::ENV_VARIABLE, file.path()));
     let while_running = options.while_running.as_ref();
     let run = ObservedRun::prepare(&options.target, while_running, environment)?;
-    let older = descendants(&options.target);
+    let older = running_descendants(&options.target);
     let target = OpenTarget::open(&options.target, run.pid())?;
     let capabilities = pmu_capabilities(&Pmus::default());
     let opened = open_events(options, &target, &capabilities)?;
@@ -270,8 +270,8 @@ impl<'a> SamplingSession<'a> {
         })
     }
 
-    /// Reads frames of Python at samples. Must come before the program starts, since its threads and children
-    /// inherit events as they are then.
+    /// Reads frames of Python at samples. Must come before the program starts, since its threads and
+    /// children inherit events as they are then.
     fn read_python(&mut self) {
         let mut python = PythonSampler::load();
         for (cpu, owner) in self.open.ring_owners() {
@@ -372,7 +372,7 @@ impl<'a> SamplingSession<'a> {
 
     fn record_until_end(&mut self, run: &mut ObservedRun) -> Result<Option<CommandEnd>> {
         let (mut flushed, mut checked) = (Instant::now(), Instant::now());
-        let mut window = FIRST_WINDOW;
+        let mut window = FIRST_OVERHEAD_WINDOW;
         loop {
             if let Some(end) = run.poll_end()? {
                 return Ok(end);
@@ -389,7 +389,7 @@ impl<'a> SamplingSession<'a> {
             }
             if self.overhead.is_some() && checked.elapsed() > window {
                 checked = Instant::now();
-                window = WINDOW.min(2 * window);
+                window = OVERHEAD_WINDOW.min(2 * window);
                 self.adjust_periods();
             }
         }
@@ -415,7 +415,7 @@ impl<'a> SamplingSession<'a> {
         }
     }
 
-    /// Reads all rings, and passes on the records that no ring can have older ones than.
+    /// Reads all rings, and passes on the records that can no longer be preceded by others.
     fn read_round(&mut self, last: bool) {
         let began_ns = self.now_ns();
         // The samples that are released below are older than this moment, and so are their marks.

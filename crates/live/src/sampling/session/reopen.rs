@@ -8,9 +8,10 @@
 //! in between, for the duration of these system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{read_dir, read_to_string};
 use std::io;
 use std::os::fd::OwnedFd;
+
+use memgauge_host::process_tree::{children_of_thread, threads};
 
 use super::SamplingSession;
 use crate::sampling::attributes::SamplingMethod;
@@ -56,8 +57,8 @@ impl SamplingSession<'_> {
                 continue;
             }
             tasks.insert(tid);
-            unvisited.extend(threads_of_process(tid));
-            unvisited.extend(child_processes(tid));
+            unvisited.extend(threads(tid));
+            unvisited.extend(children_of_thread(tid));
         }
         tasks
     }
@@ -168,21 +169,4 @@ impl SamplingSession<'_> {
         self.recorder.python.attach(&opened, &self.requests[event]);
         Ok(opened)
     }
-}
-
-/// All threads of the thread's process.
-pub(super) fn threads_of_process(tid: u32) -> Vec<u32> {
-    let entries = read_dir(format!("/proc/{tid}/task")).into_iter().flatten();
-    let number =
-        |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
-    entries.filter_map(number).collect()
-}
-
-/// Processes that the thread has started.
-pub(super) fn child_processes(tid: u32) -> Vec<u32> {
-    let path = format!("/proc/{tid}/task/{tid}/children");
-    let all = read_to_string(path).unwrap_or_default();
-    all.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
 }
