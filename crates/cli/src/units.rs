@@ -45,7 +45,7 @@ impl FromStr for Label {
     }
 }
 
-/// Labels by name. Of several of one name, the last one counts.
+/// Labels by name. If a name is given several times, the last value counts.
 pub(crate) fn labels(labels: &[Label]) -> BTreeMap<String, String> {
     let pairs = labels
         .iter()
@@ -186,9 +186,9 @@ fn split_outside_of_arguments(text: &str) -> impl Iterator<Item = &str> {
 pub(crate) fn sets(text: &str) -> Result<SetSample, String> {
     let (part, seed) = text.split_once(':').unwrap_or((text, "0"));
     let one_in = part.strip_prefix("1/").and_then(|n| n.parse::<u32>().ok());
-    let is_part = |n: &u32| n.is_power_of_two() && *n <= SetSample::MOST;
+    let is_part = |n: &u32| n.is_power_of_two() && *n <= SetSample::MAX_ONE_IN;
     let one_in = one_in.filter(is_part).ok_or_else(|| {
-        let all = (0..=SetSample::MOST.ilog2()).map(|n| format!("1/{}", 1 << n));
+        let all = (0..=SetSample::MAX_ONE_IN.ilog2()).map(|n| format!("1/{}", 1 << n));
         format!(
             "expected {}, not `{part}`",
             all.collect::<Vec<_>>().join(", ")

@@ -36,8 +36,8 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<
     let emulator = Emulator::find()?;
     let machine = model(options)?;
     let mut session = EngineSession::create(options.sets.map_or(0, SetSample::classes))?;
-    session.tell_models_time();
-    session.tell_caches(&options.machine);
+    session.publish_models_time();
+    session.publish_caches(&options.machine);
     session.name_functions(&options.functions)?;
     session.name_allocators(options.data.as_deref().unwrap_or_default())?;
     let writer = Writer::create(&options.output, manifest(options, &emulator))?;
@@ -179,7 +179,7 @@ impl EarlyEnd {
         }
     }
 
-    fn told(self, end: &CommandEnd) -> Error {
+    fn into_error(self, end: &CommandEnd) -> Error {
         let ended = match end {
             CommandEnd::Exited(code) => format!("exited with {code}"),
             CommandEnd::Signalled(signal) => format!("was killed by signal {signal}"),
@@ -280,7 +280,7 @@ impl EmulatedRun {
             }
             if shown.elapsed() > Duration::from_millis(100) {
                 shown = Instant::now();
-                let seen = self.recorder.seen();
+                let seen = self.recorder.counts_so_far();
                 progress(&self.progress(&seen));
             }
         }
@@ -337,7 +337,8 @@ impl EmulatedRun {
                 since: self.started.elapsed(),
             });
             // A killed program may not have come this far.
-            if self.recorder.seen().processes == 0 && matches!(end, CommandEnd::Exited(_)) {
+            if self.recorder.counts_so_far().processes == 0 && matches!(end, CommandEnd::Exited(_))
+            {
                 return Err(not_started());
             }
         } else {
@@ -345,7 +346,7 @@ impl EmulatedRun {
             let _ = self.recorder.write_all_sites();
             let _ = self.recorder.write_losses(session, 0);
         }
-        let mut totals = totals(&self.recorder.seen());
+        let mut totals = totals(&self.recorder.counts_so_far());
         let unattributed = self.recorder.unattributed_write_bytes();
         totals.insert("dram.unattributed_write_bytes".to_owned(), unattributed);
         let waits = [
@@ -430,7 +431,7 @@ impl EmulatedRun {
             m.what_if = what_if;
         });
         match failure {
-            Some(early_end) => Err(early_end.told(end)),
+            Some(early_end) => Err(early_end.into_error(end)),
             None => Ok(flushed.and(finished).map(|()| (seen, missing))?),
         }
     }

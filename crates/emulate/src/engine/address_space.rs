@@ -70,7 +70,7 @@ impl AddressSpace {
         }
     }
 
-    /// Removes everything in `range`. Of mappings that reach beyond it, the rest remains.
+    /// Removes everything in `range`. Parts of mappings beyond it remain.
     pub(crate) fn unmap(&mut self, range: &Range<u64>) {
         let touched: Vec<u64> = self
             .mappings

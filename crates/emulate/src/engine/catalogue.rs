@@ -18,7 +18,7 @@ const MAX_GAP: usize = 1 << 16;
 
 /// Maximum number of instructions and of accesses that the engine puts into a block. More means
 /// damage.
-pub(crate) const MOST_IN_BLOCK: u16 = 2048;
+pub(crate) const MAX_IN_BLOCK: u16 = 2048;
 
 /// Flag of a block whose record has not arrived yet. Never on the wire.
 const UNKNOWN: u16 = 1 << 15;
@@ -119,7 +119,7 @@ impl Tally {
         self.0 = self.0.wrapping_add(other.0);
     }
 
-    /// Number of blocks with [`MOST_IN_BLOCK`] instructions and accesses that fit into a sum with
+    /// Number of blocks with [`MAX_IN_BLOCK`] instructions and accesses that fit into a sum with
     /// less than 2^12 instructions and 2^13 of each kind of access.
     pub(crate) const ROOM: usize = 16;
 
@@ -140,7 +140,7 @@ impl Tally {
     }
 }
 
-const _: () = assert!(Tally::ROOM * (MOST_IN_BLOCK as usize) + (1 << 13) < 1 << 16);
+const _: () = assert!(Tally::ROOM * (MAX_IN_BLOCK as usize) + (1 << 13) < 1 << 16);
 
 /// Everything that the hot loop knows about an ID. For a block, its tally, its executions since the
 /// last reading, and whether its first run stores.
@@ -563,7 +563,7 @@ impl Catalogue {
         let [insns, accesses, runs, flags] = [20, 22, 24, 26].map(|at| u16_at(body, at));
         let (insns, flags) = (insns?, flags?);
         let ends = u16_at(body, 30)?;
-        if insns.max(accesses?) > MOST_IN_BLOCK || number < wire::FIRST_BLOCK as usize {
+        if insns.max(accesses?) > MAX_IN_BLOCK || number < wire::FIRST_BLOCK as usize {
             return None;
         }
         let accesses = self.add_accesses(body.get(32..)?, accesses?)?;
@@ -917,10 +917,10 @@ pub(crate) mod tests {
         let mut sum = Tally::instructions(0xfff);
         (0..0x1fff).for_each(|_| sum.access(AccessKind::Modify));
         assert!(!sum.is_full());
-        let mut block = Tally::instructions(MOST_IN_BLOCK);
-        (0..MOST_IN_BLOCK).for_each(|_| block.access(AccessKind::Modify));
+        let mut block = Tally::instructions(MAX_IN_BLOCK);
+        (0..MAX_IN_BLOCK).for_each(|_| block.access(AccessKind::Modify));
         (0..Tally::ROOM).for_each(|_| sum.add(block));
-        let most = u32::from(MOST_IN_BLOCK) * Tally::ROOM as u32;
+        let most = u32::from(MAX_IN_BLOCK) * Tally::ROOM as u32;
         assert_eq!((sum.insns(), sum.loads()), (most + 0xfff, most + 0x1fff));
         assert_eq!(
             (sum.stores(), sum.modifies()),

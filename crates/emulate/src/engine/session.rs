@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::engine::pid_namespace::{number_here, space_of};
+use crate::engine::pid_namespace::{ForeignId, local_id, namespace_of};
 use crate::engine::sys::{SharedMapping, futex_wake};
 use crate::engine::wire::{self, control, entry, process, ring};
 use crate::engine::words::begins_block;
@@ -20,11 +20,11 @@ use memgauge_machine::Config;
 pub const SHARED_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Maximum time from the numbering of an entry to its contents.
-const ENTRY_PATIENCE: Duration = Duration::from_millis(500);
+const ENTRY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Interval at which skipped entries are checked again, and maximum number of them.
-const LATE_EVERY: Duration = Duration::from_millis(20);
-const MOST_LATE: usize = 256;
+const LATE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_LATE_ENTRIES: usize = 256;
 
 /// File with the functions that are regions, a pattern on each line (`engine/src/region.c`).
 const FUNCTIONS: &str = "functions";
@@ -34,7 +34,7 @@ const ALLOCATORS: &str = "allocators";
 /// Reason why a thread of the program could not be recorded.
 const NO_ROOM: &str = "shared memory is full, or too few descriptors are left (ulimit -n), or files \
                        may not become large (ulimit -f)";
-const APART: &str =
+const OUT_OF_REACH: &str =
     "after a change of user, root or mounts, from where the recording is out of reach";
 
 /// The recorder's side of the directory. Dropping it removes the directory.
@@ -46,7 +46,7 @@ pub(crate) struct EngineSession {
     /// namespace cannot check whether the recorder's process exists.
     _lock: File,
     /// The recorder's PID namespace.
-    space: u64,
+    namespace: u64,
     seen: u32,
     /// Number of entries that existed but could not be mapped.
     unopened: u32,
@@ -70,12 +70,12 @@ pub(crate) enum NewEntry {
 pub(crate) struct ProcessEntry {
     pub(crate) number: u32,
     pub(crate) pid: u32,
-    /// PID namespace and PID within it, if the process is in another namespace.
-    pub(crate) elsewhere: Option<(u64, u32)>,
+    /// Its PID if it is in another PID namespace.
+    pub(crate) foreign_id: Option<ForeignId>,
     /// Entry of the parent process, and its number of blocks at the fork.
     pub(crate) parent: Option<(u32, u32)>,
     /// Number of the start mark of its fork, or 0.
-    pub(crate) birth: u64,
+    pub(crate) start_id: u64,
     shared: SharedMapping,
     read: usize,
 }
@@ -86,10 +86,10 @@ pub(crate) struct ThreadRing {
     pub(crate) number: u32,
     pub(crate) process: u32,
     pub(crate) tid: u32,
-    /// PID namespace and TID within it, if the thread is in another namespace.
-    pub(crate) elsewhere: Option<(u64, u32)>,
+    /// Its TID if it is in another PID namespace.
+    pub(crate) foreign_id: Option<ForeignId>,
     /// Number of its start mark, or 0.
-    pub(crate) birth: u64,
+    pub(crate) start_id: u64,
     shared: SharedMapping,
     tail: u32,
     /// Number of words read of the oldest unread block.
@@ -100,7 +100,7 @@ pub(crate) struct ThreadRing {
 
 /// Maximum wait of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asks {
+pub(crate) struct TimeLimit {
     pub(crate) ns: u64,
     /// True if that is the time until a deadline on the host's clock.
     pub(crate) by_deadline: bool,
@@ -133,7 +133,7 @@ const CACHE_BYTES: usize = 16;
 const CACHE_WAYS: usize = 8;
 
 /// Prefix of the directory's name. The recorder's PID follows.
-const NAME: &str = "memgauge-";
+const DIR_PREFIX: &str = "memgauge-";
 
 fn candidate_dirs() -> Vec<PathBuf> {
     let shm = PathBuf::from("/dev/shm");
@@ -147,7 +147,7 @@ fn make_dir() -> Result<PathBuf> {
     let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
     for base in candidate_dirs() {
         for attempt in 0..100 {
-            let dir = base.join(format!("{NAME}{}-{attempt}", std::process::id()));
+            let dir = base.join(format!("{DIR_PREFIX}{}-{attempt}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => return Ok(dir),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
@@ -291,7 +291,7 @@ impl EngineSession {
         check_limits()?;
         candidate_dirs()
             .iter()
-            .for_each(|base| remove_orphans(base, NAME));
+            .for_each(|base| remove_orphans(base, DIR_PREFIX));
         let ControlPage { dir, shared, lock } = ControlPage::create()?;
         shared
             .u32(control::VERSION)
@@ -300,10 +300,10 @@ impl EngineSession {
             .u32(control::RECORDER_PID)
             .store(std::process::id(), Ordering::Relaxed);
         shared.u64(control::SETS).store(sets, Ordering::Relaxed);
-        let space = space_of(Path::new("/proc/self"));
+        let namespace = namespace_of(Path::new("/proc/self"));
         shared
             .u64(control::PID_SPACE)
-            .store(space, Ordering::Relaxed);
+            .store(namespace, Ordering::Relaxed);
         shared
             .u32(control::MAGIC)
             .store(wire::MAGIC, Ordering::Release);
@@ -311,7 +311,7 @@ impl EngineSession {
             dir,
             control: shared,
             _lock: lock,
-            space,
+            namespace,
             seen: 0,
             unopened: 0,
             late: Vec::new(),
@@ -332,7 +332,7 @@ impl EngineSession {
         let without_room = count(control::REFUSED) + self.unopened;
         [
             (u64::from(without_room), NO_ROOM),
-            (u64::from(count(control::APART)), APART),
+            (u64::from(count(control::APART)), OUT_OF_REACH),
         ]
     }
 
@@ -353,7 +353,7 @@ impl EngineSession {
     }
 
     /// Sets the caches that the program sees (`cpuid`). Call it before the program starts.
-    pub(crate) fn tell_caches(&self, machine: &Config) {
+    pub(crate) fn publish_caches(&self, machine: &Config) {
         let caches = [&machine.l1d, &machine.l2, &machine.llc];
         for (at, cache) in (control::CACHES..).step_by(CACHE_BYTES).zip(caches) {
             let ways = self.control.u32(at + CACHE_WAYS);
@@ -366,37 +366,37 @@ impl EngineSession {
 
     /// Informs the program that its threads have virtual clocks, which end their sleeps. Call it
     /// before the program starts.
-    pub(crate) fn tell_models_time(&self) {
-        let told = self.control.u32(control::MODELS_TIME);
-        told.store(1, Ordering::Relaxed);
+    pub(crate) fn publish_models_time(&self) {
+        let field = self.control.u32(control::MODELS_TIME);
+        field.store(1, Ordering::Relaxed);
     }
 
-    /// Publishes how long some thread has been working.
-    pub(crate) fn tell_worked(&self, worked: Duration) {
-        let told = self.control.u64(control::WORKED_NS);
-        told.store(worked.as_nanos() as u64, Ordering::Relaxed);
+    /// Publishes for how long some thread has been running.
+    pub(crate) fn publish_work_time(&self, worked: Duration) {
+        let field = self.control.u64(control::WORKED_NS);
+        field.store(worked.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Publishes whether a sleep is held or was lately, for new threads.
-    pub(crate) fn tell_holds(&self, holds: bool) {
-        let told = self.control.u32(control::HOLDS);
-        if told.load(Ordering::Relaxed) != u32::from(holds) {
-            told.store(u32::from(holds), Ordering::Relaxed);
+    pub(crate) fn publish_holds(&self, holds: bool) {
+        let field = self.control.u32(control::HOLDS);
+        if field.load(Ordering::Relaxed) != u32::from(holds) {
+            field.store(u32::from(holds), Ordering::Relaxed);
         }
     }
 
     /// Publishes whether many threads have not been read yet. New threads then wait.
-    pub(crate) fn tell_crowded(&self, crowded: bool) {
-        let told = self.control.u32(control::CROWDED);
-        if told.load(Ordering::Relaxed) != u32::from(crowded) {
-            told.store(u32::from(crowded), Ordering::Relaxed);
+    pub(crate) fn publish_crowded(&self, crowded: bool) {
+        let field = self.control.u32(control::CROWDED);
+        if field.load(Ordering::Relaxed) != u32::from(crowded) {
+            field.store(u32::from(crowded), Ordering::Relaxed);
         }
     }
 
     /// Publishes the number of entries seen so far. New threads that are far ahead wait.
-    pub(crate) fn tell_seen(&self) {
-        let told = self.control.u32(control::SEEN);
-        told.store(self.seen, Ordering::Relaxed);
+    pub(crate) fn publish_seen(&self) {
+        let field = self.control.u32(control::SEEN);
+        field.store(self.seen, Ordering::Relaxed);
     }
 
     /// The next entry, once its owner has filled it in.
@@ -413,7 +413,7 @@ impl EngineSession {
         while self.seen < entries {
             let number = self.seen;
             let head = self.head(number);
-            if head.is_none() && self.since(number).elapsed() < ENTRY_PATIENCE {
+            if head.is_none() && self.awaited_since(number).elapsed() < ENTRY_TIMEOUT {
                 return None;
             }
             self.seen += 1;
@@ -423,7 +423,8 @@ impl EngineSession {
             let Some(head) = head else {
                 self.late.push(number);
                 // The oldest skipped entries never come.
-                self.late.drain(..self.late.len().saturating_sub(MOST_LATE));
+                self.late
+                    .drain(..self.late.len().saturating_sub(MAX_LATE_ENTRIES));
                 continue;
             };
             let opened = self.open(number, &head);
@@ -441,7 +442,7 @@ impl EngineSession {
 
     /// A skipped entry that is ready now. Checks at intervals, or immediately with `at_once`.
     fn late_entry(&mut self, at_once: bool) -> Option<NewEntry> {
-        if self.late.is_empty() || !at_once && self.late_seen.elapsed() < LATE_EVERY {
+        if self.late.is_empty() || !at_once && self.late_seen.elapsed() < LATE_CHECK_INTERVAL {
             return None;
         }
         self.late_seen = Instant::now();
@@ -476,7 +477,7 @@ impl EngineSession {
 
     fn open(&mut self, number: u32, head: &SharedMapping) -> Option<NewEntry> {
         let path = self.path(number);
-        let opened = open_entry(&path, number, head, (self.some_sets, self.space));
+        let opened = open_entry(&path, number, head, self.some_sets, self.namespace);
         self.unopened += u32::from(opened.is_none());
         // The mapping stays, and the name is no longer needed.
         let _ = fs::remove_file(&path);
@@ -484,7 +485,7 @@ impl EngineSession {
     }
 
     /// Time since which entry `number` has been awaited.
-    fn since(&mut self, number: u32) -> Instant {
+    fn awaited_since(&mut self, number: u32) -> Instant {
         if self.waiting.is_none_or(|(n, _)| n != number) {
             self.waiting = Some((number, Instant::now()));
         }
@@ -496,23 +497,25 @@ fn open_entry(
     path: &Path,
     number: u32,
     head: &SharedMapping,
-    (some_sets, own_space): (bool, u64),
+    some_sets: bool,
+    own_namespace: u64,
 ) -> Option<NewEntry> {
     let field = |offset| head.u32(offset).load(Ordering::Relaxed);
     match field(entry::KIND) {
         entry::PROCESS => {
             let owner = field(entry::OWNER);
-            let (pid, space) = (field(entry::PID), head.u64(process::PID_SPACE));
-            let space = space.load(Ordering::Relaxed);
-            let is_here = space == own_space || space == 0;
+            let id = field(entry::PID);
+            let namespace = head.u64(process::PID_SPACE).load(Ordering::Relaxed);
+            let is_own = namespace == own_namespace || namespace == 0;
+            let foreign_id = (!is_own).then_some(ForeignId { namespace, id });
             Some(NewEntry::Process(ProcessEntry {
                 number,
-                pid: match is_here {
-                    true => pid,
-                    false => number_here(Path::new("/proc"), space, pid, number),
+                pid: match foreign_id {
+                    None => id,
+                    Some(foreign_id) => local_id(Path::new("/proc"), foreign_id, number),
                 },
-                elsewhere: (!is_here).then_some((space, pid)),
-                birth: head.u64(process::BIRTH).load(Ordering::Relaxed),
+                foreign_id,
+                start_id: head.u64(process::BIRTH).load(Ordering::Relaxed),
                 parent: (owner != entry::NONE).then(|| (owner, field(entry::FIRST_BLOCK))),
                 shared: open_shared(path, wire::PAGE + wire::CATALOGUE_BYTES).ok()?,
                 read: 0,
@@ -533,8 +536,8 @@ fn open_entry(
                 number,
                 process: field(entry::OWNER),
                 tid: field(entry::TID),
-                elsewhere: None,
-                birth: head.u64(ring::BIRTH).load(Ordering::Relaxed),
+                foreign_id: None,
+                start_id: head.u64(ring::BIRTH).load(Ordering::Relaxed),
                 shared,
                 tail: 0,
                 read: 0,
@@ -603,22 +606,22 @@ impl ProcessEntry {
 }
 
 impl ThreadRing {
-    /// TID here, and namespace and TID there if the thread is in another PID namespace.
-    pub(crate) fn numbers(&self) -> (u32, Option<(u64, u32)>) {
-        (self.tid, self.elsewhere)
-    }
-
-    /// Sets the thread's TID here if its process is in another PID namespace.
-    pub(crate) fn number_in(&mut self, process: &ProcessEntry) {
-        let Some((space, pid)) = process.elsewhere else {
+    /// Translates the thread's TID if its process is in another PID namespace.
+    pub(crate) fn translate_tid(&mut self, process: &ProcessEntry) {
+        let Some(process_id) = process.foreign_id else {
             return;
         };
-        let inside = self.tid;
-        let folder = PathBuf::from(format!("/proc/{}/task", process.pid));
-        self.elsewhere = Some((space, inside));
-        self.tid = match inside == pid {
+        let foreign_id = ForeignId {
+            id: self.tid,
+            ..process_id
+        };
+        self.foreign_id = Some(foreign_id);
+        self.tid = match foreign_id == process_id {
             true => process.pid,
-            false => number_here(&folder, space, inside, self.number),
+            false => {
+                let folder = PathBuf::from(format!("/proc/{}/task", process.pid));
+                local_id(&folder, foreign_id, self.number)
+            }
         };
     }
 
@@ -633,9 +636,9 @@ impl ThreadRing {
     }
 
     /// The current sleep or wait, if it has a time limit.
-    pub(crate) fn asks(&self) -> Option<Asks> {
+    pub(crate) fn time_limit(&self) -> Option<TimeLimit> {
         let asks = self.shared.u64(ring::ASKS_NS).load(Ordering::Acquire);
-        (asks != 0).then_some(Asks {
+        (asks != 0).then_some(TimeLimit {
             ns: asks & !wire::DEADLINE,
             by_deadline: asks & wire::DEADLINE != 0,
         })
@@ -652,7 +655,7 @@ impl ThreadRing {
 
     /// Reports that the other threads have advanced so far that a held sleep may have lasted for
     /// `reached_ns`. The sleep ends if that is its requested length.
-    pub(crate) fn reach(&self, held: &HeldSleep, reached_ns: u64) {
+    pub(crate) fn report_progress(&self, held: &HeldSleep, reached_ns: u64) {
         let reached = self.shared.u64(ring::REACHED_NS);
         reached.store(reached_ns, Ordering::SeqCst);
         if reached_ns >= held.asked_ns {
@@ -667,10 +670,10 @@ impl ThreadRing {
         futex_wake(self.shared.u32(ring::LET_GO));
     }
 
-    /// Adds time in which only this thread worked.
+    /// Adds time in which only this thread was running.
     pub(crate) fn add_alone(&self, more: Duration) {
-        let told = self.shared.u64(ring::ALONE_NS);
-        told.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
+        let field = self.shared.u64(ring::ALONE_NS);
+        field.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Reports to the thread that its start mark was read.
@@ -825,12 +828,12 @@ mod tests {
 
     fn wait_for_entry(session: &mut EngineSession) -> Option<NewEntry> {
         let since = Instant::now();
-        while since.elapsed() < 3 * ENTRY_PATIENCE {
+        while since.elapsed() < 3 * ENTRY_TIMEOUT {
             let entry = session.next_entry();
             if entry.is_some() {
                 return entry;
             }
-            std::thread::sleep(LATE_EVERY);
+            std::thread::sleep(LATE_CHECK_INTERVAL);
         }
         None
     }

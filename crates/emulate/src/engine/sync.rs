@@ -14,7 +14,6 @@ pub(crate) struct MarkDependency {
 }
 
 /// Words of other threads that must be read first.
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Before {
     /// The mark itself, by which the thread was started.
@@ -29,10 +28,10 @@ pub(crate) enum Before {
 
 /// A mark of a release or of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sync {
+pub(crate) struct SyncMark {
     /// Number of the mark within the session.
     pub(crate) number: u64,
-    pub(crate) what: MarkKind,
+    pub(crate) kind: MarkKind,
 }
 
 /// Meaning of a mark. A key identifies an object, a thread or a process.
@@ -87,36 +86,36 @@ pub(crate) enum MarkKind {
     Nothing,
 }
 
-impl Sync {
+impl SyncMark {
     /// Number of words of a mark.
     pub(crate) const WORDS: usize = 3;
 
     /// Reads the mark at `at` if it is complete.
-    pub(crate) fn at(words: &[AtomicU64], at: usize) -> Option<Sync> {
-        words.get(at..at + Sync::WORDS)?;
+    pub(crate) fn at(words: &[AtomicU64], at: usize) -> Option<SyncMark> {
+        words.get(at..at + SyncMark::WORDS)?;
         let word = load(words, at).filter(|&word| wire::mark(word) == wire::MARK_SYNC)?;
         let [kind, ns] = [(1, wire::MARK_SYNC_KIND), (2, wire::MARK_SYNC_NS)].map(|(n, mark)| {
             load(words, at + n)
                 .filter(|&word| wire::mark(word) == mark)
                 .map(|word| word & wire::ADDRESS)
         });
-        let what = kind.zip(ns).map_or(MarkKind::Nothing, |(kind, ns)| {
+        let kind = kind.zip(ns).map_or(MarkKind::Nothing, |(kind, ns)| {
             MarkKind::of(
                 kind >> wire::SYNC_KIND_SHIFT,
                 kind & ((1 << wire::SYNC_KIND_SHIFT) - 1),
                 ns,
             )
         });
-        Some(Sync {
+        Some(SyncMark {
             number: word & wire::ADDRESS,
-            what,
+            kind,
         })
     }
 
-    /// Returns the words of other threads that must be read before this thread continues, if marks up to number
-    /// `granted` were read.
-    pub(crate) fn waits(&self, granted: u64) -> Option<MarkDependency> {
-        let before = match self.what {
+    /// Returns the words of other threads that must be read before this thread continues, unless
+    /// marks up to number `granted` were read.
+    pub(crate) fn dependency(&self, granted: u64) -> Option<MarkDependency> {
+        let before = match self.kind {
             MarkKind::Acquire(_)
             | MarkKind::Gather(_)
             | MarkKind::Room(..)
@@ -169,8 +168,8 @@ impl MarkKind {
 mod tests {
     use super::*;
 
-    fn sync(number: u64, what: MarkKind) -> Sync {
-        Sync { number, what }
+    fn sync(number: u64, kind: MarkKind) -> SyncMark {
+        SyncMark { number, kind }
     }
 
     #[test]
@@ -180,13 +179,13 @@ mod tests {
         };
         let kind = wire::MARK_SYNC_KIND | wire::SYNC_RELEASE << wire::SYNC_KIND_SHIFT | 77;
         let whole = words(&[5, wire::MARK_SYNC | 12, kind, wire::MARK_SYNC_NS | 30]);
-        assert_eq!(Sync::at(&whole, 0), None);
+        assert_eq!(SyncMark::at(&whole, 0), None);
         assert_eq!(
-            Sync::at(&whole, 1),
+            SyncMark::at(&whole, 1),
             Some(sync(12, MarkKind::Release(77, 30)))
         );
         let damaged = words(&[wire::MARK_SYNC | 12, 5, 5]);
-        assert_eq!(Sync::at(&damaged, 0), Some(sync(12, MarkKind::Nothing)));
-        assert_eq!(Sync::at(&damaged[..2], 0), None, "the rest is to come");
+        assert_eq!(SyncMark::at(&damaged, 0), Some(sync(12, MarkKind::Nothing)));
+        assert_eq!(SyncMark::at(&damaged[..2], 0), None, "the rest is to come");
     }
 }

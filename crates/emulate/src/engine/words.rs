@@ -66,7 +66,7 @@ impl RunPosition {
 }
 
 /// Maximum number of repeated iterations within a line: its number of bytes.
-const MOST_REPEATS: u32 = memgauge_machine::LINE_BYTES - 1;
+const MAX_REPEATS: u32 = memgauge_machine::LINE_BYTES - 1;
 
 /// True if the execution of a block has ended before a word.
 pub(crate) fn begins_block(word: u64) -> bool {
@@ -152,7 +152,7 @@ impl<'a> Special<'a> {
                 Some(word) if word & wire::REPEAT_DOWN != 0 => bytes.wrapping_neg(),
                 _ => bytes,
             },
-            repeats: repeat.map_or(0, |word| (word as u32).min(MOST_REPEATS)),
+            repeats: repeat.map_or(0, |word| (word as u32).min(MAX_REPEATS)),
             taken: length,
         })
     }

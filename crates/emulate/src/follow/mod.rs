@@ -1,5 +1,5 @@
-//! Follows the processes and threads of a session: starts, ends, and whose words are replayed next.
-//! A [`WordReader`] interprets the words.
+//! Follows the processes and threads of a session: their starts and ends, and the order in which
+//! their words are replayed. A [`WordReader`] interprets the words.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -12,7 +12,7 @@ use crate::engine::session::{EngineSession, NewEntry, ProcessEntry, ThreadRing};
 use crate::engine::sync::{Before, MarkDependency};
 use crate::engine::wire;
 use crate::time::sleep_gate::{
-    Asleep, AtWork, Behind, ThreadActivity, ThreadProgress, Worked, is_running,
+    FurthestBehind, RunningThreads, ThreadActivity, ThreadProgress, TimedWait, WorkTime, is_running,
 };
 use crate::time::thread_starts::{START_TIMEOUT, StartMark, ThreadStarts};
 use memgauge_host::sys::process::Watched;
@@ -28,7 +28,7 @@ pub(crate) use turns::words as turn_words;
 pub(crate) struct EmulatedProcess<P> {
     pub(crate) entry: ProcessEntry,
     /// The reader's data about it.
-    pub(crate) kept: P,
+    pub(crate) state: P,
     watched: Watched,
     /// Number of forked children that have appeared.
     children: u32,
@@ -44,22 +44,23 @@ pub(crate) struct EmulatedProcess<P> {
 pub(crate) struct EmulatedThread<T> {
     pub(crate) ring: ThreadRing,
     /// The reader's data about it.
-    pub(crate) kept: T,
-    /// Mark at which it waits until others have been replayed.
-    waits: Option<MarkDependency>,
+    pub(crate) state: T,
+    /// Mark at which its replay stopped until others have been replayed.
+    blocked_at: Option<MarkDependency>,
     /// Number of the last replayed mark.
     passed: u64,
     /// True if its start is known.
     has_begun: bool,
     activity: ThreadActivity,
-    /// Number of words in its next turn.
+    /// Number of words in its next turn, at most [`Followed::turn_words`].
     turn_words: usize,
 }
 
 impl<T> EmulatedThread<T> {
-    /// Returns true if it still runs and all its words have been replayed.
-    fn is_dry(&mut self, at: Instant) -> bool {
-        self.waits.is_none()
+    /// Returns true if it still runs and all its words have been replayed, so that its next ones
+    /// may come at any later virtual time.
+    fn awaits_words(&mut self, at: Instant) -> bool {
+        self.blocked_at.is_none()
             && self.ring.unread_words() == 0
             && self
                 .activity
@@ -74,7 +75,7 @@ impl<T> EmulatedThread<T> {
 
 impl<P> EmulatedProcess<P> {
     /// Returns true if a thread continues on a stack that its process was forked with.
-    pub(crate) fn goes_on(&self, ring: &ThreadRing) -> bool {
+    pub(crate) fn continues_parent_stack(&self, ring: &ThreadRing) -> bool {
         self.entry.parent.is_some() && ring.tid == self.entry.pid
     }
 
@@ -105,12 +106,13 @@ pub(crate) struct ThreadWords<'a> {
 }
 
 /// Progress of a replay.
-pub(crate) struct Taken {
+pub(crate) struct ReplayProgress {
+    /// Index after the last replayed word.
     pub(crate) to: usize,
     /// Number of the last replayed wait mark, or 0.
     pub(crate) passed: u64,
     /// Mark at which others must be replayed first.
-    pub(crate) waits: Option<MarkDependency>,
+    pub(crate) blocked_at: Option<MarkDependency>,
     /// True if lines moved between the thread's core and others.
     pub(crate) contends: bool,
 }
@@ -121,7 +123,7 @@ pub(crate) trait WordReader {
     type Thread;
 
     /// Reads new code of a process, before the words that refer to it.
-    fn catalogue(kept: &mut Self::Process) -> &mut Catalogue;
+    fn catalogue(state: &mut Self::Process) -> &mut Catalogue;
 
     /// Creates the data for a process that has appeared.
     fn begin_process(
@@ -136,11 +138,6 @@ pub(crate) trait WordReader {
         process: &EmulatedProcess<Self::Process>,
         ring: &ThreadRing,
     ) -> Self::Thread;
-
-    /// Returns the number of the mark that must be replayed before a thread's first word.
-    fn birth_of(&self, _: &ThreadRing) -> Option<u64> {
-        None
-    }
 
     /// Called once before a thread's first word, when everything before its start has been
     /// replayed.
@@ -192,7 +189,7 @@ pub(crate) trait WordReader {
         tid: u32,
         thread: &mut Self::Thread,
         words: &ThreadWords<'_>,
-    ) -> Taken;
+    ) -> ReplayProgress;
 
     /// Handles a thread that has ended and been replayed completely.
     fn end_thread(
@@ -220,14 +217,17 @@ pub(crate) trait WordReader {
 }
 
 /// Number of times that waiting threads continue before ended threads are checked.
-const MOST_GO_ON: usize = 256;
+const MAX_CONTINUATIONS: usize = 256;
 
 /// Maximum number of started but unread threads. Others may not start meanwhile.
-const CROWD: usize = 8;
+const MAX_UNREAD_THREADS: usize = 8;
+
+/// Number of new processes after which ended ones are checked, which are kept until then.
+const MAX_UNREAPED_PROCESSES: usize = 8;
 
 /// Time for which processes that outlive the command are read. Most end soon, such as the first
 /// commands of a pipe.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const OUTLIVING_READ_TIME: Duration = Duration::from_millis(100);
 
 /// Host time after a sleep for which new threads wait until everything before their start has been
 /// read. A thread that polls and sleeps is not held while it is awake or asleep on the host, which
@@ -250,7 +250,7 @@ pub(crate) struct Followed<R: WordReader> {
     pub(crate) reader: R,
     pub(crate) processes: BTreeMap<u32, EmulatedProcess<R::Process>>,
     pub(crate) threads: Vec<EmulatedThread<R::Thread>>,
-    pub(crate) born: ThreadBirth,
+    pub(crate) appeared: AppearedCounts,
     /// True after the end of the command. No thread gets more room then.
     is_over: bool,
     /// True if a thread that slept is held.
@@ -258,10 +258,10 @@ pub(crate) struct Followed<R: WordReader> {
     /// Host time at which a held thread was last seen.
     held_at: Option<Instant>,
     /// True if the held threads were woken to check for their events and nobody has run since.
-    held_have_looked: bool,
-    worked: Worked,
+    held_were_woken: bool,
+    work_time: WorkTime,
     starts: ThreadStarts,
-    /// Order of turns, if several threads have words.
+    /// Maximum number of words of a turn.
     turn_words: usize,
     /// Number of processes that have appeared since ended ones were checked.
     unreaped: usize,
@@ -269,7 +269,7 @@ pub(crate) struct Followed<R: WordReader> {
 
 /// Number of processes and threads that have appeared.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ThreadBirth {
+pub(crate) struct AppearedCounts {
     pub(crate) processes: u32,
     pub(crate) threads: u32,
 }
@@ -280,12 +280,12 @@ impl<R: WordReader> Followed<R> {
             reader,
             processes: BTreeMap::new(),
             threads: Vec::new(),
-            born: ThreadBirth::default(),
+            appeared: AppearedCounts::default(),
             is_over: false,
             holds: false,
             held_at: None,
-            held_have_looked: false,
-            worked: Worked::default(),
+            held_were_woken: false,
+            work_time: WorkTime::default(),
             starts: ThreadStarts::default(),
             turn_words,
             unreaped: 0,
@@ -302,26 +302,25 @@ impl<R: WordReader> Followed<R> {
             true => Until::Now,
             false => Until::Sealed,
         };
-        let reached = match self.is_over {
+        let limit_ns = match self.is_over {
             true => None,
-            false => Some(self.reached(Instant::now())),
+            false => Some(self.replay_limit_ns(Instant::now())),
         };
         busy |= match self.threads.len() {
             1 => self.step(0, until, 0, wire::BLOCK_WORDS),
-            _ => self.take_turns(until, reached),
+            _ => self.take_turns(until, limit_ns),
         };
-        busy |= self.let_go_on(session, reached);
+        busy |= self.continue_waiting_threads(session, limit_ns);
         self.end_sleeps(session);
-        if self.many_have_appeared() {
+        if self.must_reap() {
             self.reap(session, false);
         }
         busy
     }
 
-    /// Returns true if so many processes have appeared that ended ones must be checked. They are
-    /// kept until then.
-    fn many_have_appeared(&self) -> bool {
-        self.unreaped >= CROWD
+    /// Returns true if so many processes have appeared that ended ones must be checked.
+    fn must_reap(&self) -> bool {
+        self.unreaped >= MAX_UNREAPED_PROCESSES
     }
 
     /// Returns true if a thread that slept is held.
@@ -332,14 +331,16 @@ impl<R: WordReader> Followed<R> {
     /// Checks which threads run, and ends the sleeps of threads that are not ahead of those. A held
     /// thread that sleeps itself comes before others with later deadlines.
     fn end_sleeps(&mut self, session: &EngineSession) {
-        let (at, mut at_work, mut behind) = (Instant::now(), AtWork::Nobody, Behind::default());
-        let mut asleep: Vec<Asleep> = Vec::new();
+        let at = Instant::now();
+        let mut running = RunningThreads::Nobody;
+        let mut behind = FurthestBehind::default();
+        let mut timed_waits: Vec<TimedWait> = Vec::new();
         self.holds = false;
         for (index, thread) in self.threads.iter_mut().enumerate() {
-            let Some(busy_ns) = self.reader.busy(&thread.kept) else {
+            let Some(busy_ns) = self.reader.busy(&thread.state) else {
                 return;
             };
-            let now_ns = self.reader.now(&thread.kept);
+            let now_ns = self.reader.now(&thread.state);
             let (ring, activity) = (&thread.ring, &mut thread.activity);
             let unread = ring.unread_words();
             let progress = ThreadProgress {
@@ -347,66 +348,69 @@ impl<R: WordReader> Followed<R> {
                 busy_ns,
                 unread_words: unread,
             };
-            let works = activity.update(progress, at, || is_running(ring.tid));
+            let counts_as_running = activity.update(progress, at, || is_running(ring.tid));
             let process = self.processes.get(&ring.process);
             let has_ended = || ring.finished() || process.is_none_or(|p| p.watched.ended());
-            let works = works && (unread > 0 || !activity.is_over(at, has_ended));
-            if works {
-                at_work.add(index);
+            let counts_as_running =
+                counts_as_running && (unread > 0 || !activity.is_over(at, has_ended));
+            if counts_as_running {
+                running.add(index);
             }
             if let Some(held) = thread.ring.held() {
                 self.holds = true;
                 behind.add(index, now_ns.saturating_add(held.asked_ns));
-            } else if works {
+            } else if counts_as_running {
                 behind.add(index, now_ns);
-            } else if thread.waits.is_none() {
-                asleep.extend(thread.ring.asks().map(|asks| Asleep {
+            } else if thread.blocked_at.is_none() {
+                timed_waits.extend(thread.ring.time_limit().map(|limit| TimedWait {
                     now_ns,
-                    end_ns: now_ns.saturating_add(asks.ns),
-                    deadline_since: asks.by_deadline.then(|| thread.activity.called_at()),
+                    end_ns: now_ns.saturating_add(limit.ns),
+                    deadline_since: limit.by_deadline.then(|| thread.activity.called_at()),
                 }));
             }
         }
         let fresh = self.processes.values().filter(|p| p.is_about_to_begin(at));
-        let fresh = fresh.map(|p| self.reader.process_now(&p.kept));
+        let fresh = fresh.map(|p| self.reader.process_now(&p.state));
         for ns in fresh.chain(self.starts.pending_times(at)) {
-            at_work = AtWork::Several;
+            running = RunningThreads::Several;
             behind.add(usize::MAX, ns);
         }
         if self.holds {
             self.held_at = Some(at);
         }
         let held_lately = |held_at| at.duration_since(held_at) < SLEEPER_AWAKE;
-        session.tell_holds(self.held_at.is_some_and(held_lately));
-        let (worked, more) = self.worked.look(at_work, at);
-        session.tell_worked(worked);
-        if let AtWork::Only(index) = at_work {
+        session.publish_holds(self.held_at.is_some_and(held_lately));
+        let (total, more) = self.work_time.update(running, at);
+        session.publish_work_time(total);
+        if let RunningThreads::Only(index) = running {
             self.threads[index].ring.add_alone(more);
         }
         if !self.holds {
             return;
         }
-        if at_work != AtWork::Nobody {
-            self.held_have_looked = false;
+        if running != RunningThreads::Nobody {
+            self.held_were_woken = false;
         } else if self.is_somebody_woken(session) {
-            self.held_have_looked = false;
+            self.held_were_woken = false;
             return;
         } else if !self.held_find_nothing() {
             return;
         }
         for (index, thread) in self.threads.iter_mut().enumerate() {
             let held = thread.ring.held();
-            let Some(held) = held.filter(|_| thread.ring.drained() && thread.waits.is_none())
+            let Some(held) = held.filter(|_| thread.ring.drained() && thread.blocked_at.is_none())
             else {
                 continue;
             };
-            let now_ns = self.reader.now(&thread.kept);
+            let now_ns = self.reader.now(&thread.state);
             let since = thread.activity.held_since(held.number, at);
-            let asleep = asleep.iter().filter(|a| a.comes_before(now_ns, since));
+            let earlier = timed_waits
+                .iter()
+                .filter(|wait| wait.comes_before(now_ns, since));
             let others = behind.others(index).into_iter();
-            let others = others.chain(asleep.map(|a| a.end_ns)).min();
+            let others = others.chain(earlier.map(|wait| wait.end_ns)).min();
             let reached_ns = others.map_or(held.asked_ns, |ns| ns.saturating_sub(now_ns));
-            thread.ring.reach(&held, reached_ns);
+            thread.ring.report_progress(&held, reached_ns);
         }
     }
 
@@ -425,16 +429,16 @@ impl<R: WordReader> Followed<R> {
     /// A held thread checks for its event only every few milliseconds. Meanwhile, the thread that
     /// woke it may already wait for it in turn, so that nobody seems to run. Ending the sleep with
     /// the earliest deadline would then move an unrelated thread ahead to the end of its timeout.
-    /// All held threads are therefore woken to check first. Those that find nothing sleep again.
+    /// All held threads are therefore woken to check first, and sleep again if they find nothing.
     fn held_find_nothing(&mut self) -> bool {
         let held = self.threads.iter().filter(|t| t.ring.held().is_some());
         if held.clone().nth(1).is_none() {
             // A single thread checks when its sleep ends.
             return true;
         }
-        if !self.held_have_looked {
+        if !self.held_were_woken {
             held.for_each(|t| t.ring.wake_held());
-            self.held_have_looked = true;
+            self.held_were_woken = true;
             return false;
         }
         !held.clone().any(|t| is_running(t.ring.tid))
@@ -446,7 +450,7 @@ impl<R: WordReader> Followed<R> {
     pub(crate) fn read_to_the_end(&mut self, session: &mut EngineSession) -> u64 {
         let ended = Instant::now();
         while self.poll(session, true)
-            && (ended.elapsed() < LAST_WORDS || self.live_processes() == 0)
+            && (ended.elapsed() < OUTLIVING_READ_TIME || self.live_processes() == 0)
         {}
         self.reap(session, false);
         let still_running = self.live_processes();
@@ -475,16 +479,16 @@ impl<R: WordReader> Followed<R> {
             }
         }
         let new = self.threads.iter().filter(|t| !t.has_begun).count();
-        session.tell_crowded(new >= CROWD);
-        session.tell_seen();
+        session.publish_crowded(new >= MAX_UNREAD_THREADS);
+        session.publish_seen();
         any
     }
 
     fn add_process(&mut self, entry: ProcessEntry) {
-        self.born.processes += 1;
+        self.appeared.processes += 1;
         self.unreaped += 1;
         let number = entry.number;
-        self.starts.thread_appeared(entry.birth);
+        self.starts.thread_appeared(entry.start_id);
         let before = self.end_by_exec(entry.pid);
         if let Some((owner, _)) = entry.parent {
             self.read_catalogue(owner);
@@ -501,7 +505,7 @@ impl<R: WordReader> Followed<R> {
             parent,
         };
         let process = EmulatedProcess {
-            kept: self.reader.begin_process(&entry, origin),
+            state: self.reader.begin_process(&entry, origin),
             watched: Watched::new(entry.pid),
             children: 0,
             live_threads: 0,
@@ -520,17 +524,17 @@ impl<R: WordReader> Followed<R> {
         let (&number, old) = before.find(|(_, p)| p.entry.pid == pid && !p.ended)?;
         old.ended = true;
         self.read_what_is_written();
-        while self.waits_in(number) {
-            self.let_first_go_on(None);
+        while self.is_any_blocked_in(number) {
+            self.continue_first_waiting_thread(None);
         }
         self.end_threads(true, |ring, _| ring.process == number);
         Some(number)
     }
 
     /// Returns true if a thread of a process waits for others to be replayed.
-    fn waits_in(&self, number: u32) -> bool {
+    fn is_any_blocked_in(&self, number: u32) -> bool {
         let mut threads = self.threads.iter();
-        threads.any(|t| t.ring.process == number && t.waits.is_some())
+        threads.any(|t| t.ring.process == number && t.blocked_at.is_some())
     }
 
     fn add_thread(&mut self, mut ring: ThreadRing) {
@@ -542,26 +546,28 @@ impl<R: WordReader> Followed<R> {
             ring.leave();
             return self.reader.lose(None, LossKind::ThreadNotRecorded, 1, why);
         };
-        ring.number_in(&process.entry);
-        self.born.threads += 1;
+        ring.translate_tid(&process.entry);
+        self.appeared.threads += 1;
         process.live_threads += 1;
         process.without_threads = None;
-        if ring.birth != process.entry.birth {
-            self.starts.thread_appeared(ring.birth);
+        if ring.start_id != process.entry.start_id {
+            self.starts.thread_appeared(ring.start_id);
         }
-        let kept = self.reader.begin_thread(process, &ring);
+        let state = self.reader.begin_thread(process, &ring);
         // A forked process copies its parent's state, so the parent must have been read first.
-        let before = match ring.birth == process.entry.birth {
+        let before = match ring.start_id == process.entry.start_id {
             true => Before::Marks,
             false => Before::Start,
         };
-        let birth = self.reader.birth_of(&ring);
-        let waits = birth.map(|number| MarkDependency { number, before });
+        let blocked_at = (ring.start_id > 0).then_some(MarkDependency {
+            number: ring.start_id,
+            before,
+        });
         self.threads.push(EmulatedThread {
             has_begun: false,
             ring,
-            kept,
-            waits,
+            state,
+            blocked_at,
             passed: 0,
             activity: ThreadActivity::new(Instant::now()),
             turn_words: self.turn_words,
@@ -572,10 +578,10 @@ impl<R: WordReader> Followed<R> {
     /// thread that waits continues only at the mark `granted`.
     fn step(&mut self, index: usize, until: Until, granted: u64, most: usize) -> bool {
         let thread = &mut self.threads[index];
-        if thread.waits.is_some_and(|waits| waits.number != granted) {
+        if thread.blocked_at.is_some_and(|mark| mark.number != granted) {
             return false;
         }
-        thread.waits = None;
+        thread.blocked_at = None;
         self.begin(index);
         let thread = &self.threads[index];
         let (number, unread) = (
@@ -599,29 +605,29 @@ impl<R: WordReader> Followed<R> {
             whole: is_last && (unread.sealed || until == Until::End),
             granted,
         };
-        let before_ns = self.reader.now(&thread.kept);
-        let taken = self
+        let before_ns = self.reader.now(&thread.state);
+        let progress = self
             .reader
-            .read(process, thread.ring.tid, &mut thread.kept, &words);
+            .read(process, thread.ring.tid, &mut thread.state, &words);
         for mark in self.reader.started() {
             self.starts.record(mark, Instant::now());
         }
-        if taken.to == unread.from && taken.waits.is_none() && !is_last {
+        if progress.to == unread.from && progress.blocked_at.is_none() && !is_last {
             // The remaining words form a group with later ones.
             return self.step(index, until, granted, wire::BLOCK_WORDS);
         }
         let turn = Turn {
-            words: taken.to - unread.from,
-            ns: self.reader.now(&thread.kept) - before_ns,
-            contends: taken.contends,
+            words: progress.to - unread.from,
+            ns: self.reader.now(&thread.state) - before_ns,
+            contends: progress.contends,
         };
         let most_ns = self.reader.contended_turn_ns();
         thread.turn_words = turn.next_words(thread.turn_words, most_ns, self.turn_words);
-        thread.waits = taken.waits;
-        thread.passed = thread.passed.max(taken.passed);
-        let whole = is_last && unread.sealed && taken.waits.is_none();
-        thread.ring.consume(taken.to, whole);
-        taken.to > unread.from || whole
+        thread.blocked_at = progress.blocked_at;
+        thread.passed = thread.passed.max(progress.passed);
+        let whole = is_last && unread.sealed && progress.blocked_at.is_none();
+        thread.ring.consume(progress.to, whole);
+        progress.to > unread.from || whole
     }
 
     /// Starts a thread, because everything before its start has been replayed.
@@ -633,7 +639,7 @@ impl<R: WordReader> Followed<R> {
         ) {
             thread.has_begun = true;
             self.reader
-                .begin(process, thread.ring.tid, &mut thread.kept);
+                .begin(process, thread.ring.tid, &mut thread.state);
             thread.ring.begin();
         }
     }
@@ -646,7 +652,7 @@ impl<R: WordReader> Followed<R> {
         let end = process.entry.catalogue_bytes();
         let mut rest = &records[..];
         while !rest.is_empty() {
-            match R::catalogue(&mut process.kept).read(rest) {
+            match R::catalogue(&mut process.state).read(rest) {
                 Ok((length, catalogue_event)) => {
                     rest = &rest[length..];
                     if let Some(catalogue_event) = catalogue_event {
@@ -678,12 +684,12 @@ impl<R: WordReader> Followed<R> {
         if self.has_dead_threads() {
             // The process that killed them wrote its words before, and they may be unread.
             self.read_what_is_written();
-            self.let_go_on(session, None);
+            self.continue_waiting_threads(session, None);
         }
         // Words that were written before the end are visible after it.
         loop {
             self.end_threads(all, |ring, process_ended| process_ended || ring.finished());
-            if !all || !self.let_go_on(session, None) {
+            if !all || !self.continue_waiting_threads(session, None) {
                 break;
             }
         }
@@ -731,10 +737,11 @@ impl<R: WordReader> Followed<R> {
         if thread.ring.unread_words() <= self.turn_words {
             return false;
         }
-        let now = self.reader.now(&thread.kept);
-        let has_words = |t: &EmulatedThread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
+        let now = self.reader.now(&thread.state);
+        let has_words = |t: &EmulatedThread<_>| t.blocked_at.is_none() && t.ring.unread_words() > 0;
         let mut others = self.threads.iter();
-        others.any(|t| self.reader.now(&t.kept) < now && has_words(t)) || self.reached(at) < now
+        others.any(|t| self.reader.now(&t.state) < now && has_words(t))
+            || self.replay_limit_ns(at) < now
     }
 
     /// Returns true if a thread is awake, or only sleeping threads remain of its process.

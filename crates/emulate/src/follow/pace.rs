@@ -21,7 +21,7 @@ pub(crate) const UNRECORDED_IDLE: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_micros(50);
 /// Number of sleeps without a full block after which the recorder also reads unfinished blocks.
 /// That slows the program down, because it writes the same position with every access.
-const PATIENCE: u32 = 10;
+const QUIET_POLLS_BEFORE_EAGER: u32 = 10;
 /// Number of quiet polls after which the sleep doubles, and maximum number of doublings. A ring
 /// does not fill up within the longest sleep.
 const DOUBLE_AFTER: u32 = 4;
@@ -39,7 +39,7 @@ pub(crate) struct PollPace {
 impl PollPace {
     /// Returns true if the next poll should also read unfinished blocks.
     pub(crate) fn is_eager(&self) -> bool {
-        self.since_eager >= PATIENCE
+        self.since_eager >= QUIET_POLLS_BEFORE_EAGER
     }
 
     /// Keeps sleeps short if `holds`, because a held thread waits for the next poll.

@@ -11,23 +11,24 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-use super::{EmulatedThread, Followed, MOST_GO_ON, Until, WordReader};
+use super::{EmulatedThread, Followed, MAX_CONTINUATIONS, Until, WordReader};
 use crate::engine::session::EngineSession;
 use crate::engine::sync::{Before, MarkDependency};
 use crate::engine::wire;
 
 /// Maximum number of line changes per turn, which touch at most 64 KiB of new lines.
-const RUNS: usize = 1024;
+const MAX_LINE_CHANGES: usize = 1024;
 /// Number of words of a run, with `--sets`.
 const SETS_WORDS: usize = 3;
 /// Minimum length of a turn.
-const LEAST_WORDS: usize = 64;
+const MIN_WORDS: usize = 64;
 
-/// Returns the words of a turn. With `--sets`, each word stands for several of the program.
+/// Returns the maximum number of words of a turn. With `--sets`, each word stands for several of the
+/// program.
 pub(crate) fn words(one_in: Option<u32>) -> usize {
     match one_in {
-        None => RUNS,
-        Some(one_in) => (RUNS * SETS_WORDS / one_in.max(1) as usize).max(LEAST_WORDS),
+        None => MAX_LINE_CHANGES,
+        Some(one_in) => (MAX_LINE_CHANGES * SETS_WORDS / one_in.max(1) as usize).max(MIN_WORDS),
     }
 }
 
@@ -84,66 +85,67 @@ impl<R: WordReader> Followed<R> {
     /// Replays at most one block of words of each thread, in turns. Returns true if there were any.
     /// If some blocks are full, it also replays blocks that are still being filled, because those
     /// may be ahead in time.
-    pub(super) fn take_turns(&mut self, until: Until, reached: Option<u64>) -> bool {
+    pub(super) fn take_turns(&mut self, until: Until, limit_ns: Option<u64>) -> bool {
         for index in 0..self.threads.len() {
-            match self.threads[index].waits {
+            match self.threads[index].blocked_at {
                 None => self.begin(index),
-                Some(waits) => self.begin_if_started(index, waits),
+                Some(mark) => self.begin_if_started(index, mark),
             }
         }
         let mut threads = self.threads.iter();
         let is_full = |t: &EmulatedThread<_>| t.ring.unread_words() >= wire::BLOCK_WORDS;
-        let is_due = until == Until::Now || threads.any(|t| t.waits.is_none() && is_full(t));
-        is_due && self.go_in_turns(1, reached, |_, _| true)
+        let is_due = until == Until::Now || threads.any(|t| t.blocked_at.is_none() && is_full(t));
+        is_due && self.replay_in_turns(1, limit_ns, |_, _| true)
     }
 
     /// Starts a thread if its start mark has been replayed. It does not wait for earlier marks of
     /// other threads. On a busy host, a short thread ends before the next one starts, and its last
     /// marks are later in virtual time.
-    fn begin_if_started(&mut self, index: usize, waits: MarkDependency) {
-        if waits.before == Before::Start && self.starts.take_read(waits.number) {
-            self.threads[index].waits = None;
+    fn begin_if_started(&mut self, index: usize, mark: MarkDependency) {
+        if mark.before == Before::Start && self.starts.take_read(mark.number) {
+            self.threads[index].blocked_at = None;
             self.begin(index);
         }
     }
 
-    /// Returns the lowest time of the threads that are about to start or have no words. Threads
-    /// beyond it are not replayed further.
-    pub(super) fn reached(&mut self, at: Instant) -> u64 {
+    /// Returns the virtual time beyond which no thread is replayed now: the lowest time of the
+    /// threads that are about to start or have no words.
+    pub(super) fn replay_limit_ns(&mut self, at: Instant) -> u64 {
         let fresh = self.processes.values().filter(|p| p.is_about_to_begin(at));
-        let fresh = fresh.map(|p| self.reader.process_now(&p.kept));
+        let fresh = fresh.map(|p| self.reader.process_now(&p.state));
         let first = fresh.chain(self.starts.pending_times(at)).min();
         let threads = self.threads.iter_mut();
-        let dry = threads.filter_map(|t| t.is_dry(at).then(|| self.reader.now(&t.kept)));
-        let reached = dry.chain(first).min();
-        reached.unwrap_or(u64::MAX)
+        let without_words =
+            threads.filter_map(|t| t.awaits_words(at).then(|| self.reader.now(&t.state)));
+        let limit_ns = without_words.chain(first).min();
+        limit_ns.unwrap_or(u64::MAX)
     }
 
     /// Replays at most a number of blocks of each of the `wanted` threads, lowest time first, in
-    /// turns. It replays no thread beyond `reached`, or beyond one that runs out of words by then.
+    /// turns. It replays no thread beyond `limit_ns`, or beyond one that runs out of words by then.
     /// With `None`, it replays all of them. Returns true if there were any.
-    fn go_in_turns(
+    fn replay_in_turns(
         &mut self,
         blocks: usize,
-        mut reached: Option<u64>,
+        mut limit_ns: Option<u64>,
         wanted: impl Fn(&Followed<R>, usize) -> bool,
     ) -> bool {
         let at = Instant::now();
         let is_wanted = |all: &Followed<R>, index: usize| {
             let thread = &all.threads[index];
-            thread.waits.is_none() && thread.ring.unread_words() > 0 && wanted(all, index)
+            thread.blocked_at.is_none() && thread.ring.unread_words() > 0 && wanted(all, index)
         };
         let mut turns = Turns::default();
         for (index, thread) in self.threads.iter().enumerate() {
             if is_wanted(self, index) {
-                turns.add(index, self.reader.now(&thread.kept));
+                turns.add(index, self.reader.now(&thread.state));
             }
         }
-        let is_alone = turns.len() == 1 && reached.is_none_or(|reached| reached == u64::MAX);
+        let is_alone = turns.len() == 1 && limit_ns.is_none_or(|limit| limit == u64::MAX);
         let mut any = false;
         let mut left = turns.len() * blocks * wire::BLOCK_WORDS;
         while let Some((index, now)) = turns.next().filter(|_| left > 0) {
-            if reached.is_some_and(|reached| now > reached) {
+            if limit_ns.is_some_and(|limit| now > limit) {
                 break;
             }
             let most = match is_alone {
@@ -155,21 +157,21 @@ impl<R: WordReader> Followed<R> {
                 continue;
             }
             any = true;
-            if let Some(reached) = &mut reached {
+            if let Some(limit_ns) = &mut limit_ns {
                 // The turn may have started a thread, which has not appeared.
                 let first = self.starts.pending_times(at).min();
-                *reached = first.map_or(*reached, |first| first.min(*reached));
+                *limit_ns = first.map_or(*limit_ns, |first| first.min(*limit_ns));
             }
-            let now = self.reader.now(&self.threads[index].kept);
+            let now = self.reader.now(&self.threads[index].state);
             if is_wanted(self, index) {
                 turns.add(index, now);
-            } else if let Some(reached) = &mut reached {
+            } else if let Some(limit_ns) = &mut limit_ns {
                 let thread = &mut self.threads[index];
-                if thread.waits.is_some() {
+                if thread.blocked_at.is_some() {
                     break;
                 }
-                if thread.is_dry(at) {
-                    *reached = now.min(*reached);
+                if thread.awaits_words(at) {
+                    *limit_ns = now.min(*limit_ns);
                 }
             }
         }
@@ -177,16 +179,20 @@ impl<R: WordReader> Followed<R> {
     }
 
     /// Continues the waiting threads in the order of their marks. Returns true if there were any.
-    pub(super) fn let_go_on(&mut self, session: &mut EngineSession, reached: Option<u64>) -> bool {
+    pub(super) fn continue_waiting_threads(
+        &mut self,
+        session: &mut EngineSession,
+        limit_ns: Option<u64>,
+    ) -> bool {
         let mut any = false;
-        for _ in 0..MOST_GO_ON {
-            if self.first_waiting().is_none() || self.many_have_appeared() {
+        for _ in 0..MAX_CONTINUATIONS {
+            if self.first_blocked().is_none() || self.must_reap() {
                 break;
             }
             self.add_new(session);
             // This may take long, and sleeping threads must learn who began to run.
             self.end_sleeps(session);
-            if !self.let_first_go_on(reached) {
+            if !self.continue_first_waiting_thread(limit_ns) {
                 break;
             }
             any = true;
@@ -194,34 +200,35 @@ impl<R: WordReader> Followed<R> {
         any
     }
 
-    /// Returns the first mark that a thread waits at, and the thread.
-    fn first_waiting(&self) -> Option<(MarkDependency, usize)> {
+    /// Returns the first mark that a thread is blocked at, and the thread.
+    fn first_blocked(&self) -> Option<(MarkDependency, usize)> {
         let all = self.threads.iter().enumerate();
-        all.filter_map(|(index, t)| Some((t.waits?, index))).min()
+        all.filter_map(|(index, t)| Some((t.blocked_at?, index)))
+            .min()
     }
 
     /// Continues the thread that waits at the lowest mark. It waited for words that others wrote
     /// before that mark. These words are there and are replayed first, so no thread waits for words
     /// that are still to come. Returns true if there was a thread and all of those words could be
-    /// replayed, none beyond `reached`.
-    pub(super) fn let_first_go_on(&mut self, reached: Option<u64>) -> bool {
-        let Some(mut first) = self.first_waiting() else {
+    /// replayed, none beyond `limit_ns`.
+    pub(super) fn continue_first_waiting_thread(&mut self, limit_ns: Option<u64>) -> bool {
+        let Some(mut first) = self.first_blocked() else {
             return false;
         };
         loop {
-            let waits = first.0;
-            let all_words = waits.before == Before::Words;
+            let mark = first.0;
+            let all_words = mark.before == Before::Words;
             if all_words {
                 self.read_what_is_written();
             } else {
-                let is_before = |all: &Followed<R>, index: usize| all.is_before(index, &waits);
-                let reached = reached.map(|reached| self.reached_beside(reached, &waits));
-                self.go_in_turns(wire::BLOCKS + 1, reached, is_before);
+                let is_before = |all: &Followed<R>, index: usize| all.is_before(index, &mark);
+                let limit_ns = limit_ns.map(|limit| self.replay_limit_before_ns(limit, &mark));
+                self.replay_in_turns(wire::BLOCKS + 1, limit_ns, is_before);
             }
-            match self.first_waiting() {
-                Some(now) if now.0.number < waits.number => first = now,
-                _ if reached.is_none() || all_words => break,
-                _ if (0..self.threads.len()).any(|index| self.is_before(index, &waits)) => {
+            match self.first_blocked() {
+                Some(now) if now.0.number < mark.number => first = now,
+                _ if limit_ns.is_none() || all_words => break,
+                _ if (0..self.threads.len()).any(|index| self.is_before(index, &mark)) => {
                     return false;
                 }
                 _ => break,
@@ -232,38 +239,39 @@ impl<R: WordReader> Followed<R> {
         true
     }
 
-    /// Returns the time up to which threads are replayed before a waiting one continues. Others have
-    /// come further since the poll's `reached`, or have words and take no turns now.
-    fn reached_beside(&mut self, reached: u64, waits: &MarkDependency) -> u64 {
+    /// Returns the time up to which threads are replayed before the one blocked at `mark`
+    /// continues. Other threads have advanced since the poll's `limit_ns`, or have words and take no
+    /// turns now.
+    fn replay_limit_before_ns(&mut self, limit_ns: u64, mark: &MarkDependency) -> u64 {
         let threads = || self.threads.iter().enumerate();
         // Most waits are for a few words, and need no limit.
         let is_long = |t: &EmulatedThread<_>| t.ring.unread_words() > self.turn_words;
-        if !threads().any(|(index, t)| is_long(t) && self.is_before(index, waits)) {
-            return reached;
+        if !threads().any(|(index, t)| is_long(t) && self.is_before(index, mark)) {
+            return limit_ns;
         }
-        let has_words = |t: &EmulatedThread<_>| t.waits.is_none() && t.ring.unread_words() > 0;
-        let beside = threads().filter(|(index, t)| has_words(t) && !self.is_before(*index, waits));
-        let beside = beside.map(|(_, t)| self.reader.now(&t.kept)).min();
-        let reached = beside.map_or(reached, |beside| beside.min(reached));
-        self.reached(Instant::now()).min(reached)
+        let has_words = |t: &EmulatedThread<_>| t.blocked_at.is_none() && t.ring.unread_words() > 0;
+        let beside = threads().filter(|(index, t)| has_words(t) && !self.is_before(*index, mark));
+        let beside = beside.map(|(_, t)| self.reader.now(&t.state)).min();
+        let limit_ns = beside.map_or(limit_ns, |beside| beside.min(limit_ns));
+        self.replay_limit_ns(Instant::now()).min(limit_ns)
     }
 
-    /// Returns true if a thread must be replayed before a waiting one continues. Others may write
-    /// meanwhile, so threads that made no mark since are not replayed further.
-    fn is_before(&self, index: usize, waits: &MarkDependency) -> bool {
+    /// Returns true if a thread must be replayed before the one blocked at `mark` continues. Others
+    /// may write meanwhile, so threads that made no mark since are not replayed further.
+    fn is_before(&self, index: usize, mark: &MarkDependency) -> bool {
         let thread = &self.threads[index];
         let has_ended = || {
             let process = self.processes.get(&thread.ring.process);
             thread.ring.finished() || process.is_none_or(|p| p.watched.ended())
         };
         let is_left = || thread.ring.unread_words() > 0 && has_ended();
-        thread.waits.is_none()
-            && (thread.has_marks_before(waits.number) || waits.before == Before::Ends && is_left())
+        thread.blocked_at.is_none()
+            && (thread.has_marks_before(mark.number) || mark.before == Before::Ends && is_left())
     }
 
     /// Replays each thread to the end of its words or to the mark at which it waits.
     pub(super) fn read_what_is_written(&mut self) {
-        self.go_in_turns(wire::BLOCKS + 1, None, |_, _| true);
+        self.replay_in_turns(wire::BLOCKS + 1, None, |_, _| true);
     }
 }
 
@@ -272,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_behind_comes_first_and_equals_take_turns() {
+    fn thread_with_lowest_time_comes_first_and_equal_ones_alternate() {
         let mut turns = Turns::default();
         for (index, now_ns) in [(0, 7), (1, 5), (2, 7), (3, 9)] {
             turns.add(index, now_ns);
@@ -301,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_as_much_of_the_program_with_some_sets() {
+    fn with_sets_a_turn_covers_as_much_of_the_program() {
         assert_eq!(
             [None, Some(1), Some(8), Some(64)].map(words),
             [1024, 3072, 384, 64]

@@ -22,19 +22,19 @@ use crate::engine::wire;
 use crate::engine::words::load;
 
 /// Maximum number of calls. Deeper recursion keeps the outer part.
-const MOST_CALLS: usize = 1 << 16;
+const MAX_CALL_DEPTH: usize = 1 << 16;
 /// Maximum number of stacks without a thread.
-const MOST_PARKED: usize = 1 << 14;
+const MAX_PARKED_STACKS: usize = 1 << 14;
 /// Maximum number of nested signal handlers.
-const MOST_INTERRUPTED: usize = 8;
+const MAX_NESTED_HANDLERS: usize = 8;
 /// A slot this far below the calls of a stack is in another stack.
-const FAR: u64 = 8 << 20;
+const STACK_SWITCH_DISTANCE: u64 = 8 << 20;
 /// A thread that returns to a stack continues at the last slot, or at most this far below it for
 /// arguments.
-const ARGUMENTS: u64 = 256;
+const ARGUMENT_BYTES: u64 = 256;
 /// The same distance for a return to a stack that another thread has not left yet, as far as it has
 /// been read. That thread calls its scheduler first, which uses more of the stack.
-const BEHIND: u64 = 1024;
+const SCHEDULER_BYTES: u64 = 1024;
 
 /// A call of Python in a sample's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,11 +174,15 @@ impl ProcessCalls {
         let around = self.parked.range(..=slot).next_back();
         let around = around.filter(|(_, calls)| reaches(calls, slot, 0));
         let above = || self.parked.range(slot..).next();
-        let above = || above().filter(|(_, calls)| reaches(calls, slot, ARGUMENTS));
+        let above = || above().filter(|(_, calls)| reaches(calls, slot, ARGUMENT_BYTES));
         if let Some((&lowest, _)) = around.or_else(above) {
             return self.parked.remove(&lowest);
         }
-        let below = if is_call { ARGUMENTS } else { BEHIND };
+        let below = if is_call {
+            ARGUMENT_BYTES
+        } else {
+            SCHEDULER_BYTES
+        };
         let mut running = self.running.values();
         running.find(|calls| reaches(calls, slot, below)).cloned()
     }
@@ -198,7 +202,7 @@ impl ProcessCalls {
         {
             self.parked.remove(&old);
         }
-        if self.parked.len() == MOST_PARKED {
+        if self.parked.len() == MAX_PARKED_STACKS {
             self.parked.pop_first();
         }
         self.parked.insert(lowest.slot, calls);
@@ -296,7 +300,11 @@ impl CallPath {
     }
 
     fn change_stack(&mut self, all: &mut ProcessCalls, to: (u64, bool), switched: bool) {
-        let below = if switched { ARGUMENTS } else { FAR };
+        let below = if switched {
+            ARGUMENT_BYTES
+        } else {
+            STACK_SWITCH_DISTANCE
+        };
         let back = |calls: &mut Vec<OpenCall>| reaches(calls, to.0, below);
         if let Some(calls) = self.interrupted.pop_if(back) {
             self.open = calls;
@@ -306,7 +314,7 @@ impl CallPath {
         let before = std::mem::replace(&mut self.open, calls);
         // Without an instruction that sets the stack pointer, the kernel has switched to the stack
         // of a signal handler, and will switch back.
-        if switched || self.interrupted.len() == MOST_INTERRUPTED {
+        if switched || self.interrupted.len() == MAX_NESTED_HANDLERS {
             all.park(before);
         } else if !before.is_empty() {
             self.interrupted.push(before);
@@ -320,8 +328,12 @@ impl CallPath {
         };
         // A slot below the innermost call is in this stack if it is at most a little below the last
         // slot. A function that releases memory from `alloca` calls from above that slot.
-        let deeper = slot < lowest && slot.saturating_add(ARGUMENTS) >= self.last_slot;
-        reaches(&self.open, slot, if switched { 0 } else { FAR }) || switched && deeper
+        let deeper = slot < lowest && slot.saturating_add(ARGUMENT_BYTES) >= self.last_slot;
+        reaches(
+            &self.open,
+            slot,
+            if switched { 0 } else { STACK_SWITCH_DISTANCE },
+        ) || switched && deeper
     }
 
     /// Removes the calls with slots at or below an address. They are over.
@@ -332,7 +344,7 @@ impl CallPath {
     }
 
     fn open(&mut self, returns_to: u64, slot: u64) {
-        if self.open.len() < MOST_CALLS {
+        if self.open.len() < MAX_CALL_DEPTH {
             self.open.push(OpenCall {
                 returns_to,
                 slot,

@@ -43,16 +43,16 @@ fn refused(message: String) -> Error {
 }
 
 /// Maximum size of a machine's file. A larger file is something else.
-const MOST_FILE_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 fn from_file(path: &Path) -> Result<Config> {
     let failed = || format!("failed to read machine file `{}`", path.display());
     let mut text = String::new();
     std::fs::File::open(path)
-        .and_then(|file| file.take(MOST_FILE_BYTES + 1).read_to_string(&mut text))
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
         .map_err(|e| Error::system(failed(), e))?;
     let why = match serde_json::from_str::<Config>(&text) {
-        _ if text.len() as u64 > MOST_FILE_BYTES => "it has more than 1 MiB".to_owned(),
+        _ if text.len() as u64 > MAX_FILE_BYTES => "it has more than 1 MiB".to_owned(),
         Ok(config) if config.name.contains(char::is_control) => {
             "its `name` has characters that cannot be shown".to_owned()
         }

@@ -40,7 +40,7 @@ pub(crate) struct PendingEvent {
     pub(crate) missed: Missed,
     /// Index of its word.
     pub(crate) at: u32,
-    pub(crate) what: PendingKind,
+    pub(crate) kind: PendingKind,
 }
 
 /// Waiting events in order, and what was executed since the last one.
@@ -71,7 +71,7 @@ impl PendingEvents {
     }
 
     /// Adds an event after what was executed.
-    pub(crate) fn note(&mut self, at: usize, what: PendingKind, addr: u64, missed: Missed) {
+    pub(crate) fn note(&mut self, at: usize, kind: PendingKind, addr: u64, missed: Missed) {
         let ran = std::mem::take(&mut self.ran);
         if missed.at_once() {
             self.limit = 0;
@@ -81,7 +81,7 @@ impl PendingEvents {
             addr,
             missed,
             at: at as u32,
-            what,
+            kind,
         });
     }
 

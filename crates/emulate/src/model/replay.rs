@@ -131,7 +131,7 @@ pub(crate) struct Replay<'a, D: OverflowSink> {
     pub(crate) shared: &'a mut SharedLevels,
     pub(crate) program: &'a mut ReplayedProgram,
     pub(crate) cursor: &'a mut Cursor,
-    pub(crate) due: &'a mut D,
+    pub(crate) sink: &'a mut D,
     /// Index of the first word whose instructions have not retired.
     retired_to: usize,
     /// Index of the first word whose accesses have not been counted by data.
@@ -240,14 +240,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         shared: &'a mut SharedLevels,
         program: &'a mut ReplayedProgram,
         cursor: &'a mut Cursor,
-        due: &'a mut D,
+        sink: &'a mut D,
     ) -> Self {
         Replay {
             core,
             shared,
             program,
             cursor,
-            due,
+            sink,
             retired_to: 0,
             counted_to: 0,
             is_repeated: false,
@@ -255,20 +255,20 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// Creates a replay of words that another machine has replayed. What they state about the
-    /// program is known. With `moves`, some accesses go elsewhere.
+    /// Creates a replay of words that another machine has replayed already, so that their marks have
+    /// been handled. With `moves`, some accesses go elsewhere.
     pub(crate) fn repeated(
         core: &'a mut Core,
         shared: &'a mut SharedLevels,
         program: &'a mut ReplayedProgram,
         cursor: &'a mut Cursor,
-        due: &'a mut D,
+        sink: &'a mut D,
         moves: Option<MovesOf<'a>>,
     ) -> Self {
         Replay {
             is_repeated: true,
             moves,
-            ..Replay::new(core, shared, program, cursor, due)
+            ..Replay::new(core, shared, program, cursor, sink)
         }
     }
 
@@ -300,7 +300,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
                     at += 1;
                 }
                 Some(mark) if is_for_caller(mark) => break,
-                Some(mark) => match self.marked(mark, words, at, whole) {
+                Some(mark) => match self.handle_mark(mark, words, at, whole) {
                     Some(taken) => at += taken,
                     None => break,
                 },
@@ -311,7 +311,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.complete(words);
             self.settle(words, at - 1);
             self.count_accesses(words, at);
-            self.due.follow(self.program, words, at);
+            self.sink.follow(self.program, words, at);
         }
         at
     }
@@ -365,7 +365,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// Where the access with this index to `addr` goes, and whether it moved.
+    /// Returns the address to which the access with this index goes instead of `addr`, and whether
+    /// it moved.
     fn moved(&mut self, index: u32, addr: u64) -> (u64, bool) {
         let moves = self.moves.as_mut();
         match moves.and_then(|moves| moves.place(index, addr)) {
@@ -391,7 +392,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     /// Counts the loads and stores of the words before `end` by data, if that is wanted. Special
     /// blocks count their own.
     ///
-    /// A pass of its own, so that the hot loop has nothing to do for it.
+    /// This is a separate pass, so that the hot loop has nothing to do for it.
     fn count_accesses(&mut self, words: &[AtomicU64], end: usize) {
         let from = std::mem::replace(&mut self.counted_to, end);
         let Some((data, catalogue, space)) = self.counted_data() else {
@@ -419,7 +420,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
     }
 
-    /// The data by which accesses are counted now, with what it takes to find them.
+    /// Returns the data by which accesses are counted, with the code and mappings that identify
+    /// them. `None` if they are not counted now.
     fn counted_data(&mut self) -> Option<(&mut DataMap, &Catalogue, &AddressSpace)> {
         let is_counted = !self.is_repeated && !self.program.is_outside;
         let ReplayedProgram {
@@ -442,7 +444,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         let is_simple = self.charges_only_code_and_data();
         for event in &events {
             self.retire_until(words, event.at as usize, event.ran);
-            match event.what {
+            match event.kind {
                 PendingKind::Access(index) => self.supply(words, event, index, is_simple),
                 PendingKind::Prefetch(index) => self.prefetch(words, event, index),
                 PendingKind::Split => self.core.count_split(),
@@ -455,12 +457,12 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     /// Finds the access of an event. Without a known run, the event remains unchanged.
     #[inline(always)]
     fn look_up(&mut self, words: &[AtomicU64], event: &mut PendingEvent) {
-        if event.what != PendingKind::AccessRun {
+        if event.kind != PendingKind::AccessRun {
             return;
         }
         match self.access_at(words, event) {
             Some(index) => {
-                event.what = PendingKind::Access(index);
+                event.kind = PendingKind::Access(index);
                 if let Some(data) = &self.program.data {
                     data.prefetch_sums(event.addr);
                 }
@@ -550,7 +552,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         if outcome.overflow {
             let block = origin(words, event.at as usize).map_or(0, |(block, _)| block);
-            self.take_overflow(words, event.at as usize, (block, index));
+            self.pass_access_overflows(words, event.at as usize, block, index);
         }
     }
 
@@ -602,10 +604,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     }
 
     #[cold]
-    fn take_overflow(&mut self, words: &[AtomicU64], at: usize, (block, index): (u32, u32)) {
-        self.due.follow(self.program, words, at + 1);
+    fn pass_access_overflows(&mut self, words: &[AtomicU64], at: usize, block: u32, index: u32) {
+        self.sink.follow(self.program, words, at + 1);
         let ip = self.program.catalogue.ip(block, index);
-        self.due.take(self.core, ip);
+        self.sink.take(self.core, ip);
     }
 
     /// Retires what was executed up to the word at `at`.
@@ -620,7 +622,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         if self.core.may_overflow(insns, loads, stores) {
             self.retire_each(words, at, ran);
         } else if self.core.retire(insns, loads, stores, ran.modifies()) {
-            self.take_due(words, at);
+            self.pass_block_overflows(words, at);
         }
         self.retired_to = at + 1;
     }
@@ -656,27 +658,33 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     fn retire(&mut self, words: &[AtomicU64], at: usize, ran: Tally) {
         let (insns, loads) = (ran.insns(), ran.loads());
         if self.core.retire(insns, loads, ran.stores(), ran.modifies()) {
-            self.take_due(words, at);
+            self.pass_block_overflows(words, at);
         }
     }
 
     #[cold]
-    fn take_due(&mut self, words: &[AtomicU64], at: usize) {
+    fn pass_block_overflows(&mut self, words: &[AtomicU64], at: usize) {
         let block = origin(words, at).and_then(|(number, _)| self.program.catalogue.block(number));
         let ip = VirtAddr(block.map_or(0, |block| block.vaddr));
-        self.due.follow(self.program, words, at + 1);
-        self.due.take(self.core, ip);
+        self.sink.follow(self.program, words, at + 1);
+        self.sink.take(self.core, ip);
     }
 
     /// Handles the mark at `at`. Returns the number of words it takes, or `None` if some are
     /// missing.
     #[inline(never)]
-    fn marked(&mut self, word: u64, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
+    fn handle_mark(
+        &mut self,
+        word: u64,
+        words: &[AtomicU64],
+        at: usize,
+        whole: bool,
+    ) -> Option<usize> {
         let number = word as u32;
         let counts = u64::from(!self.program.is_outside);
         let block = self.program.catalogue.block_mut(number);
         match block.filter(|_| wire::mark(word) == wire::MARK_BLOCK) {
-            Some(block) if block.is_special() => self.special(number, words, at, whole),
+            Some(block) if block.is_special() => self.replay_special(number, words, at, whole),
             Some(block) => {
                 block.execs += counts;
                 self.cursor.events.add(at, block.tally);
@@ -717,8 +725,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             && self.program.python.is_used()
             && !self.is_repeated
         {
-            self.due.follow(self.program, words, at);
-            by.python = self.due.python_frames(self.program);
+            self.sink.follow(self.program, words, at);
+            by.python = self.sink.python_frames(self.program);
         }
         if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_repeated) {
             let is_temporary = mark.frees_temporary(&mut self.cursor.latest_allocation);
@@ -853,7 +861,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.charge_python(words, at, &outcome);
         if outcome.overflow {
             let block = origin(words, at).map_or(0, |(block, _)| block);
-            self.take_overflow(words, at, (block, index));
+            self.pass_access_overflows(words, at, block, index);
         }
     }
 
@@ -940,7 +948,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             );
         }
         if outcome.overflow {
-            self.take_overflow(place.words, place.at, (place.block, place.index));
+            self.pass_access_overflows(place.words, place.at, place.block, place.index);
         }
     }
 
@@ -983,14 +991,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
     #[inline(always)]
     fn charge_python(&mut self, words: &[AtomicU64], at: usize, outcome: &AccessOutcome) {
         if self.program.python.is_used() && !self.program.is_outside {
-            self.due.follow(self.program, words, at + 1);
-            self.due.charge_python(self.program, outcome);
+            self.sink.follow(self.program, words, at + 1);
+            self.sink.charge_python(self.program, outcome);
         }
     }
 
     /// Replays a block whose number of accesses varies between executions: rep instructions and
     /// varying operands. Returns the number of its words, or `None` if some are missing.
-    fn special(
+    fn replay_special(
         &mut self,
         number: u32,
         words: &[AtomicU64],
@@ -1088,8 +1096,8 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             block.sums.string_millicycles += sum.string_millicycles;
         }
         if sum.string_millicycles > 0 && is_inside && self.program.python.is_used() {
-            self.due.follow(self.program, words, at + 1);
-            self.due
+            self.sink.follow(self.program, words, at + 1);
+            self.sink
                 .charge_python_string(self.program, sum.string_millicycles);
         }
         // A sample belongs to the iteration that overflows.
@@ -1107,7 +1115,7 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             self.core.repeat_string(sum.string_millicycles);
         }
         if self.core.retire(insns, loads, sum.stores, sum.modifies) {
-            self.take_due(words, at);
+            self.pass_block_overflows(words, at);
         }
     }
 }

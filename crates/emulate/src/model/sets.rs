@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// The share of the sets that is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetSample {
-    /// One class in this many, a power of two of at most [`SetSample::MOST`].
+    /// One class in this many, a power of two of at most [`SetSample::MAX_ONE_IN`].
     pub one_in: u32,
     /// Selects the classes. Each number gives another selection.
     pub seed: u64,
@@ -21,7 +21,7 @@ pub struct SetSample {
 
 impl SetSample {
     /// With fewer than four classes, their variance is meaningless.
-    pub const MOST: u32 = 16;
+    pub const MAX_ONE_IN: u32 = 16;
 
     /// Bit mask of the modelled classes.
     ///

@@ -15,9 +15,9 @@ use memgauge_trace::{LossKind, catalogue as events};
 use super::roi::{RegionMark, RegionMarkKind};
 use crate::engine::catalogue::{Block, Catalogue, CatalogueEvent, ExecutedSums};
 use crate::engine::session::{EngineSession, ProcessEntry, ThreadRing};
-use crate::engine::sync::{MarkKind, Sync};
+use crate::engine::sync::{MarkKind, SyncMark};
 use crate::engine::wire;
-use crate::follow::{self, Origin, Taken, ThreadWords, WordReader};
+use crate::follow::{self, Origin, ReplayProgress, ThreadWords, WordReader};
 use crate::model::huge_pages::HugePages;
 use crate::model::replay::{Cursor, ReplayedProgram};
 use crate::time::thread_starts::StartMark;
@@ -48,7 +48,7 @@ pub(crate) struct ModelledThread<T> {
     pub(crate) cursor: Cursor,
     pub(crate) start_ns: u64,
     /// Number of its start mark until its first word is replayed.
-    birth: u64,
+    start_id: u64,
     /// The sink's data about it.
     pub(crate) sink: T,
 }
@@ -79,7 +79,7 @@ pub(crate) trait ModelSink: Sized {
         &mut self,
         _entry: &ProcessEntry,
         _origin: &Origin<'_, ModelledProcess<Self::Process>>,
-        _kept: &mut ModelledProcess<Self::Process>,
+        _state: &mut ModelledProcess<Self::Process>,
     ) {
     }
 
@@ -108,7 +108,7 @@ pub(crate) trait ModelSink: Sized {
     /// Handles the name of a region of interest, which a process has from now on.
     fn name_region(&mut self, _name: &str) {}
 
-    /// Handles the begin of a turn.
+    /// Handles the start of a turn.
     fn begin_turn(&mut self) {}
 
     /// Replays words from `from` to their end, or to a mark. Returns its index.
@@ -130,7 +130,13 @@ pub(crate) trait ModelSink: Sized {
     ) -> bool;
 
     /// Handles a synchronisation mark, before the thread waits.
-    fn synchronise(&mut self, _core: &Core, _running: &mut RunningThread<'_, Self>, _sync: &Sync) {}
+    fn synchronise(
+        &mut self,
+        _core: &Core,
+        _running: &mut RunningThread<'_, Self>,
+        _sync: &SyncMark,
+    ) {
+    }
 
     /// Handles the end of a wait on the thread's core.
     fn waited(&mut self, _thread: &ModelledThread<Self::Thread>, _waited_ns: u64) {}
@@ -264,7 +270,7 @@ pub(crate) struct ModelReader<S: ModelSink> {
 }
 
 /// Returns the number of a process's address space in the machine. Later processes reuse numbers.
-pub(crate) fn space_of(entry: &ProcessEntry) -> u32 {
+pub(crate) fn address_space_of(entry: &ProcessEntry) -> u32 {
     const ADDRESS_SPACES: u32 = (1 << 18) - 1;
     entry.number % ADDRESS_SPACES
 }
@@ -325,18 +331,18 @@ impl<S: ModelSink> ModelReader<S> {
         from: usize,
     ) -> usize {
         let (tid, core) = (running.tid, running.thread.core);
-        let huge_pages = running.process.kept.huge_pages.ranges();
+        let huge_pages = running.process.state.huge_pages.ranges();
         self.machine.core_mut(core).0.use_huge_pages(huge_pages);
         let asleep = self.waits.sleeps(tid).then(|| self.instructions(core));
         let at = self.sink.replay(&mut self.machine, running, words, from);
         if asleep.is_some_and(|before| self.instructions(core) > before) {
-            self.waits.runs(tid);
+            self.waits.wake(tid);
         }
         at
     }
 
     fn mark_region(&mut self, running: &mut RunningThread<'_, S>, mark: &RegionMark) {
-        if mark.what == RegionMarkKind::Nothing {
+        if mark.kind == RegionMarkKind::Nothing {
             self.losses.stray += 1;
             return;
         }
@@ -346,14 +352,14 @@ impl<S: ModelSink> ModelReader<S> {
     }
 
     /// Handles a release or a wait of a thread.
-    fn synchronise(&mut self, running: &mut RunningThread<'_, S>, sync: &Sync) {
-        if let MarkKind::Mapped(bytes) = sync.what {
-            running.process.kept.huge_pages.reach(bytes);
+    fn synchronise(&mut self, running: &mut RunningThread<'_, S>, sync: &SyncMark) {
+        if let MarkKind::Mapped(bytes) = sync.kind {
+            running.process.state.huge_pages.reach(bytes);
         }
         let (core, _) = self.machine.core_mut(running.thread.core);
         self.sink.synchronise(core, running, sync);
         let by = MarkOrigin::now(running.process.entry.pid, running.tid, core.time_ns());
-        if let Some(until_ns) = self.waits.take(sync, &by) {
+        if let Some(until_ns) = self.waits.apply(sync, &by) {
             let waited_ns = until_ns.saturating_sub(core.time_ns());
             core.wait_until(until_ns);
             self.sink.waited(running.thread, waited_ns);
@@ -365,8 +371,8 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
     type Process = ModelledProcess<S::Process>;
     type Thread = ModelledThread<S::Thread>;
 
-    fn catalogue(kept: &mut Self::Process) -> &mut Catalogue {
-        &mut kept.program.catalogue
+    fn catalogue(state: &mut Self::Process) -> &mut Catalogue {
+        &mut state.program.catalogue
     }
 
     fn begin_process(
@@ -374,46 +380,43 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
         entry: &ProcessEntry,
         origin: Origin<'_, Self::Process>,
     ) -> Self::Process {
-        let mut kept = Self::Process::default();
+        let mut state = Self::Process::default();
         if let Some(before) = origin.before {
-            kept.now_ns = before.kept.now_ns;
+            state.now_ns = before.state.now_ns;
         }
         if let Some((parent, blocks)) = origin.parent {
-            kept.program.catalogue = parent.kept.program.catalogue.inherited(blocks);
-            kept.regions = parent.kept.regions.clone();
-            kept.huge_pages = parent.kept.huge_pages.inherited();
-            let forked_ns = self.waits.start(entry.birth);
-            kept.now_ns = forked_ns.unwrap_or(parent.kept.now_ns);
+            state.program.catalogue = parent.state.program.catalogue.inherited(blocks);
+            state.regions = parent.state.regions.clone();
+            state.huge_pages = parent.state.huge_pages.inherited();
+            let forked_ns = self.waits.start_ns(entry.start_id);
+            state.now_ns = forked_ns.unwrap_or(parent.state.now_ns);
         }
-        self.sink.begin_process(entry, &origin, &mut kept);
-        kept
+        self.sink.begin_process(entry, &origin, &mut state);
+        state
     }
 
     fn begin_thread(&mut self, process: &ReplayedProcess<S>, ring: &ThreadRing) -> Self::Thread {
-        let start_ns = process.kept.now_ns;
-        self.waits.begin(process.entry.pid, ring.numbers());
-        let space = space_of(&process.entry);
+        let start_ns = process.state.now_ns;
+        self.waits
+            .begin_thread(process.entry.pid, ring.tid, ring.foreign_id);
+        let space = address_space_of(&process.entry);
         let id = self.machine.add_core_in(start_ns, space);
         let (core, _) = self.machine.core_mut(id);
         let new = NewCore { start_ns, space };
         ModelledThread {
             core: id,
             // A stack that grows keeps its name.
-            cursor: Cursor::new(process.goes_on(ring).then_some(0)),
+            cursor: Cursor::new(process.continues_parent_stack(ring).then_some(0)),
             start_ns,
-            birth: ring.birth,
+            start_id: ring.start_id,
             sink: self.sink.begin_thread(process, ring, core, new),
         }
     }
 
-    fn birth_of(&self, ring: &ThreadRing) -> Option<u64> {
-        (ring.birth > 0).then_some(ring.birth)
-    }
-
     /// Starts a thread at the virtual time at which its creator reached the start mark.
     fn begin(&mut self, process: &mut ReplayedProcess<S>, tid: u32, thread: &mut Self::Thread) {
-        let birth = std::mem::take(&mut thread.birth);
-        let start_ns = self.waits.start(birth);
+        let start_id = std::mem::take(&mut thread.start_id);
+        let start_ns = self.waits.start_ns(start_id);
         if let Some(start_ns) = start_ns {
             thread.start_ns = start_ns;
             self.machine.core_mut(thread.core).0.begin_at(start_ns);
@@ -423,15 +426,15 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
             tid,
             thread,
         };
-        self.sink.start_thread(&mut running, birth, start_ns);
+        self.sink.start_thread(&mut running, start_id, start_ns);
     }
 
     fn started(&mut self) -> Vec<StartMark> {
         self.waits.take_started()
     }
 
-    fn process_now(&self, kept: &Self::Process) -> u64 {
-        kept.now_ns
+    fn process_now(&self, state: &Self::Process) -> u64 {
+        state.now_ns
     }
 
     fn now(&self, thread: &Self::Thread) -> u64 {
@@ -452,11 +455,11 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
     }
 
     fn observe(&mut self, process: &mut ReplayedProcess<S>, event: CatalogueEvent, bytes: u64) {
-        process.kept.huge_pages.observe(&event, bytes);
+        process.state.huge_pages.observe(&event, bytes);
         match event {
             CatalogueEvent::Region(number, name) => {
                 self.sink.name_region(&name);
-                process.kept.regions.insert(number, name);
+                process.state.regions.insert(number, name);
             }
             event => self.sink.observe(process, event, bytes),
         }
@@ -468,7 +471,7 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
         tid: u32,
         thread: &mut Self::Thread,
         words: &ThreadWords<'_>,
-    ) -> Taken {
+    ) -> ReplayProgress {
         let core = thread.core;
         let mut running = RunningThread {
             process,
@@ -478,42 +481,43 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
         let (mut at, mut passed) = (words.from, 0);
         let moved = self.machine.core(core).lines_moved();
         self.sink.begin_turn();
-        let waits = loop {
+        let blocked_at = loop {
             at = self.replay(&mut running, words, at);
             if let Some((mark, length)) = RegionMark::at(words.all, at) {
                 self.mark_region(&mut running, &mark);
                 at += length;
                 continue;
             }
-            let Some(sync) = Sync::at(words.all, at) else {
+            let Some(sync) = SyncMark::at(words.all, at) else {
                 break None;
             };
-            if let Some(waits) = sync.waits(words.granted) {
-                break Some(waits);
+            if let Some(mark) = sync.dependency(words.granted) {
+                break Some(mark);
             }
             self.synchronise(&mut running, &sync);
             passed = sync.number;
-            at += Sync::WORDS;
+            at += SyncMark::WORDS;
         };
         let now_ns = self.machine.core(core).time_ns();
         let process = &mut running.process;
-        process.kept.now_ns = process.kept.now_ns.max(now_ns);
-        self.waits.reach(process.entry.pid, process.kept.now_ns);
+        process.state.now_ns = process.state.now_ns.max(now_ns);
+        self.waits
+            .set_process_time(process.entry.pid, process.state.now_ns);
         self.sink.end_turn(&mut running);
-        Taken {
+        ReplayProgress {
             to: at.min(words.all.len()),
             passed,
-            waits,
+            blocked_at,
             contends: self.machine.core(core).lines_moved() > moved,
         }
     }
 
     fn end_thread(&mut self, process: &mut ReplayedProcess<S>, mut thread: ReplayedThread<S>) {
-        let (tid, id) = (thread.ring.tid, thread.kept.core);
+        let (tid, id) = (thread.ring.tid, thread.state.core);
         let (core, _) = self.machine.core_mut(id);
         self.sink.retire_rest(core, process, &mut thread);
         if !process.died {
-            self.waits.runs(tid);
+            self.waits.wake(tid);
         }
         if let Some(died_ns) = self.waits.died(tid, host_ns()) {
             let (core, _) = self.machine.core_mut(id);
@@ -525,9 +529,10 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
         if let Some(delivered) = core.delivered() {
             self.losses.delivered.add(&delivered);
         }
-        self.losses.stray += thread.kept.cursor.stray + u64::from(thread.ring.dropped());
-        process.kept.now_ns = process.kept.now_ns.max(core.time_ns());
-        self.waits.reach(process.entry.pid, process.kept.now_ns);
+        self.losses.stray += thread.state.cursor.stray + u64::from(thread.ring.dropped());
+        process.state.now_ns = process.state.now_ns.max(core.time_ns());
+        self.waits
+            .set_process_time(process.entry.pid, process.state.now_ns);
         self.machine.remove_core(id);
     }
 
@@ -546,7 +551,7 @@ impl<S: ModelSink> WordReader for ModelReader<S> {
         let Uncounted {
             missing_runs,
             unknown,
-        } = process.kept.uncounted;
+        } = process.state.uncounted;
         self.losses.cut += missing_runs.max(0).unsigned_abs();
         self.losses.stray += unknown;
     }

@@ -29,11 +29,11 @@ pub enum PartsBy {
 }
 
 /// Maximum number of parts. Further ones share the last.
-const MOST: usize = 64;
+const MAX_PARTS: usize = 64;
 const OTHERS: &str = "[others]";
 const NOWHERE: &str = "[unknown]";
 /// Maximum number of sets of parts. With more, references belong to none.
-const MOST_SETS: usize = 1 << 14;
+const MAX_SETS: usize = 1 << 14;
 
 /// Names of parts and sets of parts by number, the same in all processes.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl PartNames {
         if let Some(&number) = self.set_numbers.get(&parts) {
             return number;
         }
-        if self.sets.len() >= MOST_SETS {
+        if self.sets.len() >= MAX_SETS {
             parts.clear();
         }
         let next = self.sets.len() as u32;
@@ -72,7 +72,7 @@ impl PartNames {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
-        let name = if self.all.len() + 1 < MOST {
+        let name = if self.all.len() + 1 < MAX_PARTS {
             name
         } else {
             OTHERS
@@ -457,8 +457,8 @@ mod tests {
         }
         let addresses: Vec<u64> = (0..200).map(|n| n << 12).collect();
         let found = regions((&mut parts, &mut names), &addresses, &[]);
-        assert_eq!(found.len(), MOST);
-        assert_eq!(found.last(), Some(&(MOST - 1, OTHERS.to_owned())));
+        assert_eq!(found.len(), MAX_PARTS);
+        assert_eq!(found.last(), Some(&(MAX_PARTS - 1, OTHERS.to_owned())));
     }
 
     #[test]

@@ -10,11 +10,12 @@ use memgauge_trace::{
 };
 
 use super::model_reader::{
-    self, ModelReader, ModelSink, ModelledProcess, ModelledThread, NewCore, RunningThread, space_of,
+    self, ModelReader, ModelSink, ModelledProcess, ModelledThread, NewCore, RunningThread,
+    address_space_of,
 };
 use crate::engine::catalogue::CatalogueEvent;
 use crate::engine::session::{EngineSession, ProcessEntry, ThreadRing};
-use crate::engine::sync::Sync;
+use crate::engine::sync::SyncMark;
 use crate::follow::{self, Followed, Origin, ThreadWords, WordReader};
 use crate::model::calls::{CallPath, CallsThen};
 use crate::model::data::{DataMap, HeapTotals};
@@ -156,9 +157,9 @@ pub(crate) enum Note {
 }
 
 /// Maximum number of notes, because there may be any number of crashes.
-const MOST_NOTES: usize = 5;
+const MAX_NOTES: usize = 5;
 /// Maximum number of remembered starts. Some of the started threads never run.
-const MOST_STARTS: usize = 4096;
+const MAX_STARTS: usize = 4096;
 
 impl Recorder {
     pub(crate) fn new(
@@ -286,16 +287,16 @@ impl Recorder {
         for thread in &mut *threads {
             let process = processes.get(&thread.ring.process);
             let pid = Pid(process.map_or(0, |p| p.entry.pid));
-            if let Some(trace) = &mut thread.kept.sink.trace {
+            if let Some(trace) = &mut thread.state.sink.trace {
                 let tid = Tid(thread.ring.tid);
                 let written = trace.write(pid, tid, true, &mut sink.writer);
-                sink.note(written);
+                sink.keep_error(written);
             }
         }
         for thread in threads {
             if let Some(process) = processes.get_mut(&thread.ring.process) {
-                let counted = &mut thread.kept.sink.counted;
-                take_counts(&mut process.kept.program, &thread.ring, counted);
+                let counted = &mut thread.state.sink.counted;
+                take_counts(&mut process.state.program, &thread.ring, counted);
             }
         }
         for process in processes.values_mut() {
@@ -346,7 +347,7 @@ impl Recorder {
         let sink = &self.0.reader.sink;
         let mut heap = sink.with_data.then_some(sink.past_heap)?;
         let live = self.0.processes.values();
-        live.filter_map(|process| process.kept.program.data.as_ref())
+        live.filter_map(|process| process.state.program.data.as_ref())
             .for_each(|data| heap.add(&data.totals()));
         Some(heap)
     }
@@ -391,19 +392,19 @@ impl Recorder {
     }
 
     /// Totals so far.
-    pub(crate) fn seen(&mut self) -> ProgressCounts {
-        let (born, reader) = (self.0.born, &self.0.reader);
+    pub(crate) fn counts_so_far(&mut self) -> ProgressCounts {
+        let (appeared, reader) = (self.0.appeared, &self.0.reader);
         let mut seen = ProgressCounts {
             counts: reader.sink.past,
             virtual_ns: reader.sink.past_ns,
             idle_ns: reader.sink.past_idle_ns,
-            processes: born.processes,
-            threads: born.threads,
+            processes: appeared.processes,
+            threads: appeared.threads,
         };
         for thread in &self.0.threads {
-            let core = reader.machine.core(thread.kept.core);
+            let core = reader.machine.core(thread.state.core);
             seen.counts
-                .add(&thread.kept.sink.regions.recorded(&core.counts()));
+                .add(&thread.state.sink.regions.recorded(&core.counts()));
             seen.virtual_ns = seen.virtual_ns.max(core.time_ns());
             seen.idle_ns += core.idle_ns();
         }
@@ -420,32 +421,32 @@ impl ModelSink for RecordingSink {
         &mut self,
         entry: &ProcessEntry,
         origin: &Origin<'_, ModelledProcess<RecordedProcess>>,
-        kept: &mut ModelledProcess<RecordedProcess>,
+        state: &mut ModelledProcess<RecordedProcess>,
     ) {
         let data = || Box::new(DataMap::new(self.first_named, self.counts_accesses));
-        kept.program.data = self.with_data.then(data);
+        state.program.data = self.with_data.then(data);
         if let Some(before) = origin.before {
-            let data = before.kept.program.data.as_ref();
-            kept.program.data = data.map(|data| Box::new(data.executed()));
-            kept.sink.parent_pid = before.kept.sink.parent_pid;
-            let began_ns = before.kept.sink.mapped.end_ns(before.kept.now_ns);
-            kept.sink.mapped = Mapped::since(began_ns);
+            let data = before.state.program.data.as_ref();
+            state.program.data = data.map(|data| Box::new(data.executed()));
+            state.sink.parent_pid = before.state.sink.parent_pid;
+            let began_ns = before.state.sink.mapped.end_ns(before.state.now_ns);
+            state.sink.mapped = Mapped::since(began_ns);
             self.write_exec(entry.pid, began_ns);
         }
         if let Some((parent, _)) = origin.parent {
-            kept.sink.parent_pid = Pid(parent.entry.pid);
-            kept.program.calls = parent.kept.program.calls.inherited();
-            kept.program.python = parent.kept.program.python.inherited();
-            kept.program.space = parent.kept.program.space.clone();
-            let data = parent.kept.program.data.as_ref();
-            kept.program.data = data.map(|data| Box::new(data.inherited()));
-            kept.sink.paths = parent.kept.sink.paths.clone();
-            kept.sink.path = parent.kept.sink.path.clone();
-            let (mapped, now_ns) = (&parent.kept.sink.mapped, kept.now_ns);
-            kept.sink.mapped = mapped.inherited(now_ns, &mut kept.program.space);
-            kept.sink.stack_named = true;
+            state.sink.parent_pid = Pid(parent.entry.pid);
+            state.program.calls = parent.state.program.calls.inherited();
+            state.program.python = parent.state.program.python.inherited();
+            state.program.space = parent.state.program.space.clone();
+            let data = parent.state.program.data.as_ref();
+            state.program.data = data.map(|data| Box::new(data.inherited()));
+            state.sink.paths = parent.state.sink.paths.clone();
+            state.sink.path = parent.state.sink.path.clone();
+            let (mapped, now_ns) = (&parent.state.sink.mapped, state.now_ns);
+            state.sink.mapped = mapped.inherited(now_ns, &mut state.program.space);
+            state.sink.stack_named = true;
         }
-        self.write_space(entry.pid, kept);
+        self.write_space(entry.pid, state);
     }
 
     fn begin_thread(
@@ -471,10 +472,10 @@ impl ModelSink for RecordingSink {
         }
     }
 
-    fn start_thread(&mut self, running: &mut Running<'_>, birth: u64, start_ns: Option<u64>) {
-        if birth > 0 && self.with_stacks {
-            let calls = self.started_in.remove(&birth);
-            let process = &mut running.process.kept;
+    fn start_thread(&mut self, running: &mut Running<'_>, start_id: u64, start_ns: Option<u64>) {
+        if start_id > 0 && self.with_stacks {
+            let calls = self.started_in.remove(&start_id);
+            let process = &mut running.process.state;
             process.program.calls.begin(running.tid, calls);
         }
         if let Some(start_ns) = start_ns {
@@ -486,30 +487,31 @@ impl ModelSink for RecordingSink {
     }
 
     fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, bytes: u64) {
-        let (pid, kept) = (process.entry.pid, &mut process.kept);
+        let (pid, state) = (process.entry.pid, &mut process.state);
         match catalogue_event {
             CatalogueEvent::Mapped(start, mapping) => {
                 let mut row = module(pid, 0, start, &mapping);
                 // Copy it immediately, because the program may delete the file.
                 self.files.identify(&mut row);
                 let change = MappingChange::Map(start, mapping);
-                kept.sink.mapped.tell(bytes, change, Some(row));
+                state.sink.mapped.push(bytes, change, Some(row));
             }
             CatalogueEvent::Unmapped(range) => {
                 let nothing = nothing_until(range.end, Module::UNMAPPED);
                 let row = module(pid, 0, range.start, &nothing);
-                kept.sink
+                state
+                    .sink
                     .mapped
-                    .tell(bytes, MappingChange::Unmap(range), Some(row));
+                    .push(bytes, MappingChange::Unmap(range), Some(row));
             }
             CatalogueEvent::Break(at) => {
-                let heap = kept.program.space.set_break(at);
+                let heap = state.program.space.set_break(at);
                 let row = heap.map(|(start, heap)| module(pid, 0, start, &heap));
-                kept.sink.mapped.tell(bytes, MappingChange::Break, row);
+                state.sink.mapped.push(bytes, MappingChange::Break, row);
             }
             // Mapped before the program runs.
             CatalogueEvent::Program(path) => {
-                kept.sink.path = path;
+                state.sink.path = path;
                 self.reach_mapped(process, bytes, 0);
             }
             CatalogueEvent::NotFollowed(what) => {
@@ -518,12 +520,12 @@ impl ModelSink for RecordingSink {
             // The reader keeps the names of regions and the huge pages.
             CatalogueEvent::Region(..) | CatalogueEvent::Advised(..) => {}
             CatalogueEvent::Path(number, calls) => {
-                kept.sink.paths.insert(number, calls);
+                state.sink.paths.insert(number, calls);
             }
             CatalogueEvent::Allocator(line) => {
                 self.found_allocators.insert(line);
             }
-            CatalogueEvent::Python(number, code) => kept.program.python.add(number, *code),
+            CatalogueEvent::Python(number, code) => state.program.python.add(number, *code),
             CatalogueEvent::LeakSearch => self.add_note(Note::LeakSearch),
             CatalogueEvent::Crashed { pid, signal } => self.add_note(Note::Crashed { pid, signal }),
             CatalogueEvent::Unsupported(feature) => self.add_note(Note::Unsupported(feature)),
@@ -548,11 +550,11 @@ impl ModelSink for RecordingSink {
         } = running;
         let tid = *tid;
         let is_outside = thread.sink.regions.is_outside();
-        process.kept.program.set_outside(is_outside);
+        process.state.program.set_outside(is_outside);
         let (core, shared) = machine.core_mut(thread.core);
         thread.sink.python.go_on(from);
         if let Some(path) = &mut thread.sink.path {
-            path.go_on(tid, &mut process.kept.program.calls, from);
+            path.go_on(tid, &mut process.state.program.calls, from);
         }
         let mut converter = RowConverter {
             pid: Pid(process.entry.pid),
@@ -568,16 +570,16 @@ impl ModelSink for RecordingSink {
             python: &mut thread.sink.python,
             python_lines: &mut self.python_lines,
         };
-        let (program, cursor) = (&mut process.kept.program, &mut thread.cursor);
+        let (program, cursor) = (&mut process.state.program, &mut thread.cursor);
         if let Some(sums) = &mut self.sets {
             let mut replay = SetsReplay {
                 core,
                 shared,
                 program,
                 cursor,
-                due: &mut converter,
+                sink: &mut converter,
                 sums,
-                space: space_of(&process.entry),
+                space: address_space_of(&process.entry),
             };
             return replay.run(words.all, from, words.whole);
         }
@@ -586,17 +588,17 @@ impl ModelSink for RecordingSink {
         core.end_turn(shared);
         thread.cursor.sharing.end_turn();
         if let Some(path) = &mut thread.sink.path {
-            path.rest(tid, &mut process.kept.program.calls);
+            path.rest(tid, &mut process.state.program.calls);
         }
         let mut cursors = std::mem::take(&mut thread.sink.what_if);
-        let mut moved = std::mem::take(&mut process.kept.sink.moved);
+        let mut moved = std::mem::take(&mut process.state.sink.moved);
         moved.resize_with(self.what_if.len(), MovedCode::default);
         let states = cursors.iter_mut().zip(&mut moved);
         for (what_if, (cursor, code)) in self.what_if.iter_mut().zip(states) {
             what_if.replay(process, code, thread.core, cursor, words, from);
         }
         thread.sink.what_if = cursors;
-        process.kept.sink.moved = moved;
+        process.state.sink.moved = moved;
         at
     }
 
@@ -604,7 +606,7 @@ impl ModelSink for RecordingSink {
         self.take_region_mark(core, running, mark)
     }
 
-    fn synchronise(&mut self, core: &Core, running: &mut Running<'_>, sync: &Sync) {
+    fn synchronise(&mut self, core: &Core, running: &mut Running<'_>, sync: &SyncMark) {
         self.take_sync_mark(core.time_ns(), running, sync);
     }
 
@@ -621,61 +623,61 @@ impl ModelSink for RecordingSink {
     fn retire_rest(&mut self, core: &mut Core, process: &mut Process, thread: &mut Thread) {
         if self.sets.is_some() {
             Ran(thread.ring.ran()).retire(core);
-            let counted = &mut thread.kept.sink.counted;
-            take_counts(&mut process.kept.program, &thread.ring, counted);
+            let counted = &mut thread.state.sink.counted;
+            take_counts(&mut process.state.program, &thread.ring, counted);
         }
     }
 
     fn end_thread(&mut self, core: &mut Core, process: &mut Process, thread: &mut Thread) {
-        let (tid, kept) = (Tid(thread.ring.tid), &mut thread.kept);
+        let (tid, state) = (Tid(thread.ring.tid), &mut thread.state);
         let mut converter = RowConverter {
             pid: Pid(process.entry.pid),
             tid,
-            cpu: Cpu(kept.core.0),
+            cpu: Cpu(state.core.0),
             writer: &mut self.writer,
             failure: &mut self.failure,
-            trace: kept.sink.trace.as_mut(),
+            trace: state.sink.trace.as_mut(),
             one_in: self.sets.as_ref().map_or(1, |sets| sets.sample.one_in),
-            gate: kept.sink.regions.gate.as_mut(),
-            path: kept.sink.path.as_mut(),
+            gate: state.sink.regions.gate.as_mut(),
+            path: state.sink.path.as_mut(),
             stacks: &mut self.stacks,
-            python: &mut kept.sink.python,
+            python: &mut state.sink.python,
             python_lines: &mut self.python_lines,
         };
         converter.take(core, VirtAddr(0));
         converter.write_blocks(true);
-        process.kept.program.calls.end(tid.0);
-        self.write_sharing(process, tid, kept);
+        process.state.program.calls.end(tid.0);
+        self.write_sharing(process, tid, state);
         let (end_ns, idle_ns) = (core.time_ns(), core.idle_ns());
-        kept.sink.regions.end_all(&reading(core));
+        state.sink.regions.end_all(&reading(core));
         let pid = Pid(process.entry.pid);
-        let regions = kept.sink.regions.rows(&process.kept.regions, pid, tid);
-        let spans = kept.sink.regions.spans(&process.kept.regions, pid, tid);
+        let regions = state.sink.regions.rows(&process.state.regions, pid, tid);
+        let spans = state.sink.regions.spans(&process.state.regions, pid, tid);
         for row in regions.iter().filter(|row| row.entries > 0) {
             if !self.entered.contains(&row.name) {
                 self.entered.insert(row.name.clone());
             }
         }
         let written = self.writer.extend(regions);
-        self.note(written);
+        self.keep_error(written);
         let written = self.writer.extend(spans);
-        self.note(written);
+        self.keep_error(written);
         self.past_idle_ns += idle_ns;
-        self.past.add(&kept.sink.regions.recorded(&core.counts()));
+        self.past.add(&state.sink.regions.recorded(&core.counts()));
         self.past_ns = self.past_ns.max(end_ns);
         for what_if in &mut self.what_if {
-            what_if.end_thread(kept.core);
+            what_if.end_thread(state.core);
         }
         let written = self.writer.push(ThreadRow {
             pid: Pid(process.entry.pid),
             tid,
-            parent_pid: process.kept.sink.parent_pid,
-            program: process.kept.sink.path.clone(),
-            start_ns: kept.start_ns,
+            parent_pid: process.state.sink.parent_pid,
+            program: process.state.sink.path.clone(),
+            start_ns: state.start_ns,
             end_ns: Some(end_ns),
             idle_ns: Some(idle_ns),
         });
-        self.note(written);
+        self.keep_error(written);
     }
 
     fn end_process(&mut self, machine: &Machine, process: &mut Process) {
@@ -683,20 +685,20 @@ impl ModelSink for RecordingSink {
         self.reach_mapped(process, u64::MAX, 0);
         self.write_sites(machine, process);
         self.write_heap_history(process);
-        if let Some(data) = &process.kept.program.data {
+        if let Some(data) = &process.state.program.data {
             self.past_heap.add(&data.totals());
         }
     }
 
     fn lose(&mut self, process: Option<&Process>, kind: LossKind, count: u64, detail: &str) {
         let written = self.writer.push(Loss {
-            time_ns: process.map_or(0, |p| p.kept.now_ns),
+            time_ns: process.map_or(0, |p| p.state.now_ns),
             pid: Pid(process.map_or(0, |p| p.entry.pid)),
             kind,
             count,
             detail: detail.to_owned(),
         });
-        self.note(written);
+        self.keep_error(written);
     }
 }
 
@@ -707,12 +709,13 @@ impl RecordingSink {
     }
 
     fn add_note(&mut self, note: Note) {
-        if self.notes.len() < MOST_NOTES && !self.notes.contains(&note) {
+        if self.notes.len() < MAX_NOTES && !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    fn note(&mut self, result: memgauge_recording::Result<()>) {
+    /// Keeps the first write error for [`checked`](Self::checked).
+    fn keep_error(&mut self, result: memgauge_recording::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);
         }
@@ -729,7 +732,7 @@ impl RecordingSink {
     fn write_module(&mut self, mut row: Module) {
         self.files.identify(&mut row);
         let written = self.writer.push(row);
-        self.note(written);
+        self.keep_error(written);
     }
 
     /// Handles exec: the process has none of its mappings any more.
@@ -741,28 +744,28 @@ impl RecordingSink {
     /// Handles a thread that reached mappings and unmappings of its process, which are in the first
     /// bytes of the catalogue.
     fn reach_mapped(&mut self, process: &mut Process, bytes: u64, now_ns: u64) {
-        let kept = &mut process.kept;
-        let mapped = &mut kept.sink.mapped;
-        let rows = mapped.reach(bytes, now_ns, &mut kept.program.space);
-        if let Some(data) = &mut kept.program.data {
+        let state = &mut process.state;
+        let mapped = &mut state.sink.mapped;
+        let rows = mapped.reach(bytes, now_ns, &mut state.program.space);
+        if let Some(data) = &mut state.program.data {
             let of_threads = rows
                 .iter()
                 .filter(|row| row.file_offset & Module::THREAD_LOCAL != 0);
             of_threads.for_each(|row| data.add_variables(row.start.0..row.end.0));
         }
         let written = self.writer.extend(rows);
-        self.note(written);
+        self.keep_error(written);
     }
 
     /// Writes all mappings of a process, which a forked child has from the start.
-    fn write_space(&mut self, pid: u32, kept: &ModelledProcess<RecordedProcess>) {
-        let all = kept.program.space.iter();
+    fn write_space(&mut self, pid: u32, state: &ModelledProcess<RecordedProcess>) {
+        let all = state.program.space.iter();
         let mut rows: Vec<Module> = all
-            .map(|(start, m)| module(pid, kept.now_ns, start, m))
+            .map(|(start, m)| module(pid, state.now_ns, start, m))
             .collect();
         rows.iter_mut().for_each(|row| self.files.identify(row));
         let written = self.writer.extend(rows);
-        self.note(written);
+        self.keep_error(written);
     }
 
     /// Names the mapping of a thread's stack, where its first store is.
@@ -772,29 +775,29 @@ impl RecordingSink {
             return;
         };
         thread.cursor.first_store = Some(0);
-        let kept = &mut process.kept;
-        let (name, within) = match std::mem::replace(&mut kept.sink.stack_named, true) {
+        let state = &mut process.state;
+        let (name, within) = match std::mem::replace(&mut state.sink.stack_named, true) {
             false => ("[stack]".to_owned(), u64::MAX),
             true => (format!("[stack {tid}]"), STACK_TOP_BYTES),
         };
-        let named = match kept.program.space.left_from(address) {
+        let named = match state.program.space.left_from(address) {
             Some(bytes) if bytes > within => None,
-            Some(_) => kept.program.space.name_around(address, &name),
-            None => kept.sink.mapped.name_gone(address, within, &name),
+            Some(_) => state.program.space.name_around(address, &name),
+            None => state.sink.mapped.name_gone(address, within, &name),
         };
         if let Some((start, mapping)) = named {
             // As early as possible, because the thread has used it since its start.
             let named_ns = thread
                 .start_ns
-                .max(kept.sink.mapped.code_ns(mapping.number))
+                .max(state.sink.mapped.code_ns(mapping.number))
                 + 1;
             self.write_module(module(process.entry.pid, named_ns, start, &mapping));
         }
     }
 
     fn write_sites(&mut self, machine: &Machine, process: &mut Process) {
-        process.kept.program.set_outside(false);
-        process.kept.program.catalogue.clear_outside();
+        process.state.program.set_outside(false);
+        process.state.program.catalogue.clear_outside();
         let mut rows = Vec::new();
         let timing = &machine.config().timing;
         let instruction_millicycles = u64::from(timing.cycles_per_1000_instructions);
@@ -806,11 +809,11 @@ impl RecordingSink {
         );
         take_misses(process, &mut rows, self.sets.as_ref());
         let written = self.writer.extend(rows);
-        self.note(written);
+        self.keep_error(written);
         let written = self
             .writer
             .extend(python_rows(process, instruction_millicycles));
-        self.note(written);
+        self.keep_error(written);
         self.write_data(process);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_trace::VirtAddr;
 
 use crate::engine::catalogue::Catalogue;
-use crate::engine::sync::{Before, MarkDependency, MarkKind, Sync};
+use crate::engine::sync::{Before, MarkDependency, MarkKind, SyncMark};
 use crate::engine::wire;
 use crate::engine::words::{Special, load};
 
@@ -122,7 +122,7 @@ impl ReferenceWalk<'_> {
         while let Some(word) = load(words, at) {
             let id = wire::id(word);
             let taken = if wire::is_other_line(word) {
-                1 // the run's first word has told of all its accesses
+                1 // the run's first word stands for all its accesses
             } else if id < wire::FIRST_BLOCK {
                 self.further(word)
             } else if id < wire::MARKS {
@@ -162,23 +162,23 @@ impl ReferenceWalk<'_> {
                 instructions,
             });
         }
-        let sync = Sync::at(words, place)?;
-        let mapped = match sync.what {
+        let sync = SyncMark::at(words, place)?;
+        let mapped = match sync.kind {
             MarkKind::Mapped(bytes) => Some(MappedPlace { at, bytes }),
             _ => None,
         };
-        let waits = match mapped.filter(|_| sync.number > self.granted) {
+        let blocked_at = match mapped.filter(|_| sync.number > self.granted) {
             Some(_) => Some(MarkDependency {
                 number: sync.number,
                 before: Before::Words,
             }),
-            None => sync.waits(self.granted),
+            None => sync.dependency(self.granted),
         };
-        if waits.is_none() {
+        if blocked_at.is_none() {
             self.out.mapped.extend(mapped);
             self.out.passed = sync.number;
         }
-        waits
+        blocked_at
     }
 
     #[inline(always)]

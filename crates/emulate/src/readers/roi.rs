@@ -15,7 +15,7 @@ use crate::engine::words::load;
 pub(crate) struct RegionMark {
     /// Number of the name.
     pub(crate) name: u32,
-    pub(crate) what: RegionMarkKind,
+    pub(crate) kind: RegionMarkKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl RegionMark {
                 .filter(|&word| wire::mark(word) == mark)
                 .map(|word| word & u64::from(u32::MAX))
         };
-        let (what, length) = match kind {
+        let (kind, length) = match kind {
             RegionMarkKind::Value(_) => {
                 let halves = half(1, wire::MARK_VALUE_HIGH).zip(half(2, wire::MARK_VALUE_LOW));
                 match halves {
@@ -59,7 +59,7 @@ impl RegionMark {
             }
             kind => (kind, 1),
         };
-        Some((RegionMark { name, what }, length))
+        Some((RegionMark { name, kind }, length))
     }
 }
 
@@ -354,7 +354,7 @@ mod tests {
         let words: Vec<AtomicU64> = [begin, value, high, low, value, low]
             .map(AtomicU64::new)
             .into();
-        let at = |at| RegionMark::at(&words, at).map(|(mark, n)| (mark.name, mark.what, n));
+        let at = |at| RegionMark::at(&words, at).map(|(mark, n)| (mark.name, mark.kind, n));
         assert_eq!(at(0), Some((7, RegionMarkKind::Begin, 1)));
         assert_eq!(at(1), Some((8, RegionMarkKind::Value(1 << 32 | 2), 3)));
         assert_eq!(at(2), None);

@@ -182,8 +182,8 @@ impl SampledProgram {
         let machine =
             Machine::new(options.machine.clone(), pmu).map_err(|e| Error::usage(e.to_string()))?;
         let session = EngineSession::create(0)?;
-        session.tell_caches(&options.machine);
-        session.tell_models_time();
+        session.publish_caches(&options.machine);
+        session.publish_models_time();
         let program = match surroundings {
             None => spawn(&options.command, &emulator, &session, None)?,
             Some(surroundings) => {
@@ -283,7 +283,7 @@ impl OnlineRun<'_> {
         };
         self.read_to_the_end(session);
         // A killed program may not have come this far.
-        match self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
+        match self.followed.appeared.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
             true => Err(not_started()),
             false => Ok(end),
         }
@@ -328,14 +328,14 @@ impl OnlineRun<'_> {
         } = &mut self.followed;
         let mut counts = Vec::new();
         for thread in threads {
-            let number = thread.kept.sink.number;
+            let number = thread.state.sink.number;
             if let Some((_, wanted)) = requests.iter().find(|r| r.0 == number)
                 && let Some(process) = processes.get(&thread.ring.process)
             {
-                let (core, _) = reader.machine.core_mut(thread.kept.core);
+                let (core, _) = reader.machine.core_mut(thread.state.core);
                 let forwarder = &mut reader.sink;
                 forwarder.change(core, process, thread, *wanted);
-                counts.push((number, forwarder.counts(core, &thread.kept)));
+                counts.push((number, forwarder.counts(core, &thread.state)));
             }
         }
         reader.sink.sink.requests_done(&counts);
@@ -344,11 +344,12 @@ impl OnlineRun<'_> {
 
 /// Drops the counts by code, after it has counted what did not happen.
 fn forget_counts(process: &mut Process) {
-    let kept = &mut process.kept;
-    let catalogue = &mut kept.program.catalogue;
-    kept.uncounted
+    let state = &mut process.state;
+    let catalogue = &mut state.program.catalogue;
+    state
+        .uncounted
         .take_executions(catalogue, false, |_, _, _, _| ());
-    kept.program.forget_counts();
+    state.program.forget_counts();
 }
 
 /// State of a thread.
@@ -396,27 +397,27 @@ impl SampleForwarder<'_> {
         thread: &mut Thread,
         wanted: ThreadSampling,
     ) {
-        let (now, kept) = (core.counts().get(self.event), &mut thread.kept);
-        let before = kept.sink.sampling;
+        let (now, state) = (core.counts().get(self.event), &mut thread.state);
+        let before = state.sink.sampling;
         if before.on && !wanted.on {
-            kept.sink.counted += now - kept.sink.since;
+            state.sink.counted += now - state.sink.since;
             core.pause_sampling(true);
         }
         if before.period != wanted.period {
             core.set_period(self.event, wanted.period);
         }
         if !before.on && wanted.on {
-            kept.sink.since = now;
+            state.sink.since = now;
             core.pause_sampling(false);
         }
-        kept.sink.sampling = wanted;
-        let mut due = Due {
+        state.sink.sampling = wanted;
+        let mut collector = SampleCollector {
             ids: (Pid(process.entry.pid), Tid(thread.ring.tid)),
-            cpu: Cpu(kept.core.0),
+            cpu: Cpu(state.core.0),
             into: &mut self.pending,
         };
-        due.take(core, VirtAddr(0));
-        self.hand_on(process, &kept.sink);
+        collector.take(core, VirtAddr(0));
+        self.hand_on(process, &state.sink);
     }
 
     /// Passes a thread's samples since its regions last changed to the sink.
@@ -424,7 +425,7 @@ impl SampleForwarder<'_> {
         if self.pending.is_empty() {
             return;
         }
-        let name = |number: &u32| process.kept.regions.get(number).map(String::as_str);
+        let name = |number: &u32| process.state.regions.get(number).map(String::as_str);
         let inside = thread.inside.iter();
         let regions: Vec<&str> = inside
             .map(|open| name(&open.name).unwrap_or("(unknown)"))
@@ -440,14 +441,14 @@ fn own_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Collects what becomes due at a core.
-struct Due<'a> {
+/// Collects the samples of a core.
+struct SampleCollector<'a> {
     ids: (Pid, Tid),
     cpu: Cpu,
     into: &'a mut Vec<Sample>,
 }
 
-impl OverflowSink for Due<'_> {
+impl OverflowSink for SampleCollector<'_> {
     fn take(&mut self, core: &mut Core, ip: VirtAddr) {
         core.take_overflows(|o| {
             self.into.push(Sample {
@@ -521,13 +522,13 @@ impl ModelSink for SampleForwarder<'_> {
             thread,
         } = running;
         let (core, shared) = machine.core_mut(thread.core);
-        let mut due = Due {
+        let mut collector = SampleCollector {
             ids: (Pid(process.entry.pid), Tid(*tid)),
             cpu: Cpu(thread.core.0),
             into: &mut self.pending,
         };
-        let program = &mut process.kept.program;
-        let mut replay = Replay::new(core, shared, program, &mut thread.cursor, &mut due);
+        let program = &mut process.state.program;
+        let mut replay = Replay::new(core, shared, program, &mut thread.cursor, &mut collector);
         replay.run(words.all, from, words.whole)
     }
 
@@ -539,7 +540,7 @@ impl ModelSink for SampleForwarder<'_> {
     ) -> bool {
         let thread = &mut running.thread.sink;
         self.hand_on(running.process, thread);
-        match mark.what {
+        match mark.kind {
             RegionMarkKind::Begin => drop(thread.inside.begin(mark.name, ())),
             RegionMarkKind::End => {
                 return matches!(thread.inside.end(&mark.name), RegionEnd::Unmatched);
@@ -557,10 +558,10 @@ impl ModelSink for SampleForwarder<'_> {
 
     fn end_thread(&mut self, core: &mut Core, process: &mut Process, thread: &mut Thread) {
         // Delivers what retired last.
-        let unchanged = thread.kept.sink.sampling;
+        let unchanged = thread.state.sink.sampling;
         self.change(core, process, thread, unchanged);
-        let counts = self.counts(core, &thread.kept);
-        self.sink.thread_ended(thread.kept.sink.number, &counts);
+        let counts = self.counts(core, &thread.state);
+        self.sink.thread_ended(thread.state.sink.number, &counts);
     }
 
     fn end_process(&mut self, _: &Machine, process: &mut Process) {

@@ -17,7 +17,7 @@ use crate::engine::launch::{Emulator, resolve, spawn};
 use crate::engine::session::{EngineSession, ProcessEntry, ThreadRing};
 use crate::follow::pace::PollPace;
 use crate::follow::pace::REAP_EVERY;
-use crate::follow::{self, Followed, Origin, Taken, ThreadWords, WordReader};
+use crate::follow::{self, Followed, Origin, ReplayProgress, ThreadWords, WordReader};
 use crate::readers::parts::{Inside, PartNames, PartsBy, ProcessParts, RegionNames};
 use crate::readers::references::{ReferenceWalk, ThreadReferences, WalkState};
 use crate::{Error, Result};
@@ -209,7 +209,7 @@ impl StreamRun<'_> {
     ) -> Result<Streamed> {
         let running = self.followed.read_to_the_end(session);
         // A killed program may not have come this far.
-        if self.followed.born.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
+        if self.followed.appeared.processes == 0 && matches!(end, CommandEnd::Exited(_)) {
             return Err(not_started());
         }
         let mut giving = self.followed.reader;
@@ -261,7 +261,7 @@ impl ReferenceReader<'_> {
             catalogue,
             parts,
             regions,
-        } = &mut process.kept;
+        } = &mut process.state;
         let addresses = &self.references.addresses;
         let (names, out) = (&mut self.part_names, &mut self.parts);
         if let (false, Some(first)) = (thread.has_begun, addresses.first()) {
@@ -307,34 +307,30 @@ impl WordReader for ReferenceReader<'_> {
     type Process = Streaming;
     type Thread = Walking;
 
-    fn catalogue(kept: &mut Streaming) -> &mut Catalogue {
-        &mut kept.catalogue
+    fn catalogue(state: &mut Streaming) -> &mut Catalogue {
+        &mut state.catalogue
     }
 
     fn begin_process(&mut self, _: &ProcessEntry, origin: Origin<'_, Streaming>) -> Streaming {
         let forked = origin.parent.map(|(parent, blocks)| Streaming {
-            catalogue: parent.kept.catalogue.inherited(blocks),
-            parts: parent.kept.parts.inherited(blocks),
-            regions: parent.kept.regions.clone(),
+            catalogue: parent.state.catalogue.inherited(blocks),
+            parts: parent.state.parts.inherited(blocks),
+            regions: parent.state.regions.clone(),
         });
         forked.unwrap_or_default()
     }
 
     fn begin_thread(&mut self, process: &Process, ring: &ThreadRing) -> Walking {
         Walking {
-            has_begun: process.goes_on(ring),
+            has_begun: process.continues_parent_stack(ring),
             ..Walking::default()
         }
-    }
-
-    fn birth_of(&self, ring: &ThreadRing) -> Option<u64> {
-        (ring.birth > 0).then_some(ring.birth)
     }
 
     fn observe(&mut self, process: &mut Process, catalogue_event: CatalogueEvent, bytes: u64) {
         let Streaming {
             catalogue, parts, ..
-        } = &mut process.kept;
+        } = &mut process.state;
         match self.wanted.parts {
             Some(PartsBy::Module) => {
                 parts.observe_for_code(&catalogue_event, catalogue, &mut self.part_names);
@@ -350,7 +346,7 @@ impl WordReader for ReferenceReader<'_> {
             }
             CatalogueEvent::Region(number, name) => {
                 self.seen.insert(name.clone());
-                process.kept.regions.insert(number, name);
+                process.state.regions.insert(number, name);
             }
             _ => {}
         }
@@ -362,12 +358,12 @@ impl WordReader for ReferenceReader<'_> {
         tid: u32,
         thread: &mut Walking,
         words: &ThreadWords<'_>,
-    ) -> Taken {
+    ) -> ReplayProgress {
         let before = self.references.instructions;
         self.references.clear();
         let space = (u64::from(process.entry.number) % SPACES) << SPACE_SHIFT;
         let mut walk = ReferenceWalk {
-            catalogue: &process.kept.catalogue,
+            catalogue: &process.state.catalogue,
             place: &mut thread.place,
             out: &mut self.references,
             space,
@@ -376,23 +372,23 @@ impl WordReader for ReferenceReader<'_> {
             by_instruction: self.wanted.ips,
             granted: words.granted,
         };
-        let (to, waits) = walk.run(words.all, words.from, words.whole);
+        let (to, blocked_at) = walk.run(words.all, words.from, words.whole);
         self.find_parts(process, thread, space, before);
         self.give(
             process.entry.pid,
             tid,
             self.references.instructions - before,
         );
-        Taken {
+        ReplayProgress {
             to,
             passed: self.references.passed,
-            waits,
+            blocked_at,
             contends: false,
         }
     }
 
     fn end_thread(&mut self, _: &mut Process, thread: Thread) {
-        let place = &thread.kept.place;
+        let place = &thread.state.place;
         let stray = place.stray + u64::from(thread.ring.dropped());
         let missing = place.missing.max(0).unsigned_abs();
         self.lose(None, LossKind::BlockCut, missing, "");
@@ -400,8 +396,8 @@ impl WordReader for ReferenceReader<'_> {
     }
 
     fn end_process(&mut self, process: Process) {
-        let untold = process.entry.undecoded() + process.entry.without_room();
-        self.lose(None, LossKind::Undecoded, untold.into(), "");
+        let unseen = process.entry.undecoded() + process.entry.without_room();
+        self.lose(None, LossKind::Undecoded, unseen.into(), "");
     }
 
     fn lose(&mut self, _: Option<&Process>, kind: LossKind, count: u64, detail: &str) {

@@ -16,9 +16,9 @@ use std::collections::VecDeque;
 
 /// Maximum number of writes and reads kept for each pipe: enough to fill a pipe in pieces of 16
 /// bytes.
-const MOST: usize = 4096;
+const MAX_OPERATIONS: usize = 4096;
 /// A write in progress is among this many latest ones.
-const MOST_UNDER_WAY: usize = 64;
+const MAX_WRITES_IN_PROGRESS: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Write {
@@ -73,7 +73,7 @@ impl Pipe {
         let place = self.writes.partition_point(|w| w.number < write.number);
         self.writes.insert(place, write);
         self.all = self.all.saturating_add(write.bytes);
-        if self.writes.len() > MOST {
+        if self.writes.len() > MAX_OPERATIONS {
             self.writes.pop_front();
             self.is_cut = true;
         }
@@ -97,7 +97,7 @@ impl Pipe {
     fn written(&self, number: u64) -> (i64, i64) {
         let later = self.writes.iter().rev().take_while(|w| w.number >= number);
         let all = later.fold(self.all, |all, w| all.saturating_sub(w.bytes));
-        let latest = self.before(number).take(MOST_UNDER_WAY);
+        let latest = self.before(number).take(MAX_WRITES_IN_PROGRESS);
         let under_way = latest.filter(|w| w.over > number).map(|w| w.bytes).sum();
         (all, under_way)
     }
@@ -117,7 +117,7 @@ impl Pipe {
             to,
             ns: until_ns.map_or(now_ns, |ns| ns.max(now_ns)),
         });
-        if self.reads.len() > MOST {
+        if self.reads.len() > MAX_OPERATIONS {
             self.reads.pop_front();
         }
         until_ns
@@ -155,8 +155,8 @@ impl Pipe {
 
 /// Number of bytes in a mark. Larger values come from damaged words.
 fn signed(bytes: u64) -> i64 {
-    const MOST_BYTES: u64 = 1 << 48;
-    bytes.min(MOST_BYTES).cast_signed()
+    const MAX_BYTES: u64 = 1 << 48;
+    bytes.min(MAX_BYTES).cast_signed()
 }
 
 #[cfg(test)]
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn of_bytes_given_by_a_forgotten_write_the_oldest_known_one_stands_for_it() {
         let pipe = &mut Pipe::default();
-        let all = MOST as u64;
+        let all = MAX_OPERATIONS as u64;
         for number in 1..=all + 1 {
             pipe.write(number, number, 1);
             pipe.end(number, number);

@@ -79,7 +79,7 @@ fn activity(calls: u32) -> u32 {
     calls & ((1 << wire::DOES_BITS) - 1)
 }
 
-/// Asks the kernel whether a thread is running, runnable, or in an uninterruptible wait: for a page,
+/// TimeLimit the kernel whether a thread is running, runnable, or in an uninterruptible wait: for a page,
 /// a disk or a lock of the kernel, which take no virtual time. A thread that has ended is neither.
 pub(crate) fn is_running(tid: u32) -> bool {
     // The command name comes first and may contain spaces and parentheses.
@@ -269,12 +269,12 @@ impl ThreadActivity {
 
 /// The threads furthest behind in virtual time among those that a sleeper may wait for.
 #[derive(Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct FurthestBehind {
     first: Option<(u64, usize)>,
     second: Option<u64>,
 }
 
-impl Behind {
+impl FurthestBehind {
     /// Adds the thread with this index and virtual time.
     pub(crate) fn add(&mut self, index: usize, ns: u64) {
         match self.first {
@@ -299,7 +299,7 @@ impl Behind {
 
 /// A thread that sleeps, or that waits with a time limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asleep {
+pub(crate) struct TimedWait {
     /// Virtual time at which it began.
     pub(crate) now_ns: u64,
     /// Latest virtual time at which it ends.
@@ -308,7 +308,7 @@ pub(crate) struct Asleep {
     pub(crate) deadline_since: Option<Instant>,
 }
 
-impl Asleep {
+impl TimedWait {
     /// Returns true if a sleep that began at virtual time `now_ns` and has been held `since` then
     /// must wait for this one.
     ///
@@ -320,43 +320,43 @@ impl Asleep {
     }
 }
 
-/// Host time during which some thread was running. The state found by a look counts for all the
-/// time since the previous look.
+/// Host time during which some thread was running. The state found by an update counts for all the
+/// time since the previous one.
 #[derive(Debug, Default)]
-pub(crate) struct Worked {
-    looked: Option<Instant>,
-    all: Duration,
+pub(crate) struct WorkTime {
+    updated_at: Option<Instant>,
+    total: Duration,
 }
 
-impl Worked {
-    /// Adds the time since the last look if some thread runs. Returns the total, and the time just
+impl WorkTime {
+    /// Adds the time since the last update if some thread runs. Returns the total, and the time just
     /// added.
-    pub(crate) fn look(&mut self, at_work: AtWork, at: Instant) -> (Duration, Duration) {
-        let before = self.looked.replace(at).unwrap_or(at);
-        let more = match at_work {
-            AtWork::Nobody => Duration::ZERO,
-            AtWork::Only(_) | AtWork::Several => at.duration_since(before),
+    pub(crate) fn update(&mut self, running: RunningThreads, now: Instant) -> (Duration, Duration) {
+        let before = self.updated_at.replace(now).unwrap_or(now);
+        let more = match running {
+            RunningThreads::Nobody => Duration::ZERO,
+            RunningThreads::Only(_) | RunningThreads::Several => now.duration_since(before),
         };
-        self.all += more;
-        (self.all, more)
+        self.total += more;
+        (self.total, more)
     }
 }
 
 /// Threads that are running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtWork {
+pub(crate) enum RunningThreads {
     Nobody,
     /// Only the thread with this index.
     Only(usize),
     Several,
 }
 
-impl AtWork {
+impl RunningThreads {
     /// Adds the thread with this index.
     pub(crate) fn add(&mut self, index: usize) {
         *self = match self {
-            AtWork::Nobody => AtWork::Only(index),
-            AtWork::Only(_) | AtWork::Several => AtWork::Several,
+            RunningThreads::Nobody => RunningThreads::Only(index),
+            RunningThreads::Only(_) | RunningThreads::Several => RunningThreads::Several,
         };
     }
 }
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_works_until_it_stays_in_a_call_or_does_nothing() {
+    fn thread_is_running_until_it_stays_in_a_call() {
         let start = Instant::now();
         let after = |us| start + Duration::from_micros(us);
         let mut activity = ThreadActivity::new(start);
@@ -479,14 +479,14 @@ mod tests {
     }
 
     #[test]
-    fn a_held_sleep_waits_for_later_ones_and_of_deadlines_for_those_under_way() {
+    fn held_sleep_waits_for_later_sleeps_except_new_deadlines() {
         let held = Instant::now();
-        let asleep = |now_ns, deadline_since| Asleep {
+        let asleep = |now_ns, deadline_since| TimedWait {
             now_ns,
             end_ns: now_ns + 10,
             deadline_since,
         };
-        let comes_before = |a: Asleep| a.comes_before(500, held);
+        let comes_before = |a: TimedWait| a.comes_before(500, held);
         assert!(!comes_before(asleep(499, None)) && comes_before(asleep(500, None)));
         assert!(comes_before(asleep(500, Some(held))));
         let next = held + Duration::from_millis(1);
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_another_or_ends_works_in_that_call_for_a_second() {
+    fn clone_and_exit_count_as_running_for_a_second() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         let mut activity = ThreadActivity::new(start);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_calls_does_not_count_as_at_work_until_it_computes() {
+    fn thread_that_only_makes_calls_is_not_running() {
         let start = Instant::now();
         let mut activity = ThreadActivity::new(start);
         // It executes 49 ns per call.
@@ -527,7 +527,7 @@ mod tests {
         let works: Vec<bool> = works.collect();
         assert!(works[..255].iter().all(|&works| works));
         assert!(works[255..].iter().all(|&works| !works));
-        // What it executed in the unread words is unknown.
+        // The unread words may contain any amount of work.
         let mut lags = ThreadActivity::new(start);
         let unread = progress(word(300, wire::RUNS), 0, MANY_UNREAD_WORDS);
         assert!(lags.update(unread, start, running));
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_calls_may_overflow() {
+    fn count_of_calls_may_overflow() {
         let start = Instant::now();
         let mut activity = ThreadActivity::new(start);
         let last = u32::MAX >> wire::DOES_BITS;
@@ -566,8 +566,8 @@ mod tests {
     }
 
     #[test]
-    fn others_are_where_the_one_furthest_behind_is() {
-        let mut behind = Behind::default();
+    fn lowest_time_of_others_leaves_out_the_thread_itself() {
+        let mut behind = FurthestBehind::default();
         assert_eq!(behind.others(0), None);
         behind.add(4, 70);
         assert_eq!((behind.others(4), behind.others(0)), (None, Some(70)));
@@ -580,23 +580,23 @@ mod tests {
     }
 
     #[test]
-    fn the_only_one_at_work_is_known() {
-        let mut at_work = AtWork::Nobody;
-        at_work.add(7);
-        assert_eq!(at_work, AtWork::Only(7));
-        at_work.add(0);
-        assert_eq!(at_work, AtWork::Several);
+    fn single_running_thread_is_known() {
+        let mut running_threads = RunningThreads::Nobody;
+        running_threads.add(7);
+        assert_eq!(running_threads, RunningThreads::Only(7));
+        running_threads.add(0);
+        assert_eq!(running_threads, RunningThreads::Several);
     }
 
     #[test]
-    fn time_counts_as_worked_in_which_somebody_was_at_work() {
+    fn work_time_counts_only_while_a_thread_runs() {
         let start = Instant::now();
         let ms = Duration::from_millis;
-        let (nobody, one) = (AtWork::Nobody, AtWork::Only(3));
-        let mut worked = Worked::default();
-        assert_eq!(worked.look(one, start), (ms(0), ms(0)));
-        assert_eq!(worked.look(one, start + ms(2)), (ms(2), ms(2)));
-        assert_eq!(worked.look(nobody, start + ms(9)), (ms(2), ms(0)));
-        assert_eq!(worked.look(one, start + ms(10)), (ms(3), ms(1)));
+        let (nobody, one) = (RunningThreads::Nobody, RunningThreads::Only(3));
+        let mut work_time = WorkTime::default();
+        assert_eq!(work_time.update(one, start), (ms(0), ms(0)));
+        assert_eq!(work_time.update(one, start + ms(2)), (ms(2), ms(2)));
+        assert_eq!(work_time.update(nobody, start + ms(9)), (ms(2), ms(0)));
+        assert_eq!(work_time.update(one, start + ms(10)), (ms(3), ms(1)));
     }
 }

@@ -16,17 +16,17 @@ use std::ops::Range;
 use memgauge_host::sys::process::Watched;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::engine::pid_namespace::Elsewhere;
-use crate::engine::sync::{MarkKind, Sync};
+use crate::engine::pid_namespace::{ForeignId, ForeignIds};
+use crate::engine::sync::{MarkKind, SyncMark};
 use crate::engine::wire;
 use crate::time::pipes::Pipe;
 use crate::time::thread_starts::StartMark;
 
 /// Maximum number of releases kept for each key, the latest ones. A wait before all of them ends at
 /// once.
-const MOST_RELEASES: usize = 1024;
+const MAX_RELEASES: usize = 1024;
 /// Maximum number of processes kept as possible writers of a key.
-const MOST_WRITERS: usize = 16;
+const MAX_WRITERS: usize = 16;
 
 /// Thread and time of a mark.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +80,11 @@ impl Release {
 
 /// Releases of one key by rising number.
 #[derive(Debug, Default)]
-struct Released {
+struct KeyReleases {
     at: VecDeque<Release>,
 }
 
-impl Released {
+impl KeyReleases {
     fn add(&mut self, number: u64, ns: u64) {
         let release = Release {
             number,
@@ -93,7 +93,7 @@ impl Released {
         };
         let place = self.at.partition_point(|other| other.number < number);
         self.at.insert(place, release);
-        if self.at.len() > MOST_RELEASES {
+        if self.at.len() > MAX_RELEASES {
             self.at.pop_front();
         }
     }
@@ -149,7 +149,7 @@ impl Death {
 /// All releases and waits of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    released: HashMap<u64, Released>,
+    released: HashMap<u64, KeyReleases>,
     /// Processes that may write to a key, with their numbers of pipes or sockets of that key.
     writers: HashMap<u64, Vec<(u32, u32)>>,
     /// End times of threads.
@@ -171,21 +171,21 @@ pub(crate) struct Waits {
     outside_ns: u64,
     /// Start marks since the last request.
     started: Vec<StartMark>,
-    elsewhere: Elsewhere,
+    foreign_ids: ForeignIds,
 }
 
 impl Waits {
-    /// Processes a mark. Returns the time until which the thread has waited, if it has.
-    pub(crate) fn take(&mut self, sync: &Sync, by: &MarkOrigin) -> Option<u64> {
-        let slept = match sync.what {
+    /// Applies a mark. Returns the time until which the thread has waited, if it has.
+    pub(crate) fn apply(&mut self, sync: &SyncMark, by: &MarkOrigin) -> Option<u64> {
+        let slept = match sync.kind {
             MarkKind::Due(..) => None,
             _ => self.asleep.remove(&by.tid),
         };
         self.end_write(by.tid, sync.number);
-        if !matches!(sync.what, MarkKind::Ready(..)) {
+        if !matches!(sync.kind, MarkKind::Ready(..)) {
             self.waited.remove(&by.tid);
         }
-        match self.elsewhere.translated(by.pid, sync.what) {
+        match self.foreign_ids.translated(by.pid, sync.kind) {
             MarkKind::Release(key, delay_ns) => self.release(sync.number, key, delay_ns, by),
             MarkKind::Give(key, bytes) => {
                 self.release(sync.number, key, 0, by);
@@ -297,7 +297,7 @@ impl Waits {
         let writers = self.writers.entry(key).or_default();
         if let Some((_, held)) = writers.iter_mut().find(|(writer, _)| *writer == pid) {
             *held += more;
-        } else if writers.len() < MOST_WRITERS {
+        } else if writers.len() < MAX_WRITERS {
             writers.push((pid, 1));
         }
     }
@@ -314,7 +314,7 @@ impl Waits {
     fn arrive(&mut self, number: u64, key: u64, now_ns: u64) {
         let arrived = self.arrived.entry(key).or_default();
         arrived.push((number, now_ns));
-        if arrived.len() > MOST_RELEASES {
+        if arrived.len() > MAX_RELEASES {
             arrived.remove(0);
         }
     }
@@ -379,7 +379,7 @@ impl Waits {
     }
 
     /// A thread executes. If it slept, something without a mark woke it.
-    pub(crate) fn runs(&mut self, tid: u32) {
+    pub(crate) fn wake(&mut self, tid: u32) {
         self.asleep.remove(&tid);
     }
 
@@ -438,22 +438,22 @@ impl Waits {
     }
 
     /// Sets the virtual time of a process.
-    pub(crate) fn reach(&mut self, pid: u32, now_ns: u64) {
+    pub(crate) fn set_process_time(&mut self, pid: u32, now_ns: u64) {
         self.processes.insert(pid, now_ns);
     }
 
-    /// A thread of a process starts, possibly with the ID of an ended one. For a thread in another
-    /// PID namespace, also gives that namespace and the ID there.
-    pub(crate) fn begin(&mut self, pid: u32, (number, elsewhere): (u32, Option<(u64, u32)>)) {
-        if let Some(there) = elsewhere {
-            self.elsewhere.know(pid, number, there);
+    /// A thread of a process starts, possibly with the ID of an ended one. `foreign_id` is its ID if
+    /// it is in another PID namespace.
+    pub(crate) fn begin_thread(&mut self, pid: u32, tid: u32, foreign_id: Option<ForeignId>) {
+        if let Some(foreign_id) = foreign_id {
+            self.foreign_ids.add(pid, tid, foreign_id);
         }
-        self.threads.remove(&number);
-        self.exits.remove(&number);
-        self.asleep.remove(&number);
-        self.writing.remove(&number);
+        self.threads.remove(&tid);
+        self.exits.remove(&tid);
+        self.asleep.remove(&tid);
+        self.writing.remove(&tid);
         self.writers.retain(|_, writers| {
-            writers.retain(|(writer, _)| *writer != number);
+            writers.retain(|(writer, _)| *writer != tid);
             !writers.is_empty()
         });
     }
@@ -463,9 +463,9 @@ impl Waits {
         std::mem::take(&mut self.started)
     }
 
-    /// Time of the start with that number.
-    pub(crate) fn start(&self, birth: u64) -> Option<u64> {
-        self.starts.get(&birth).copied()
+    /// Virtual time of the start mark with this number.
+    pub(crate) fn start_ns(&self, start_id: u64) -> Option<u64> {
+        self.starts.get(&start_id).copied()
     }
 }
 
@@ -473,29 +473,29 @@ impl Waits {
 mod tests {
     use super::*;
 
-    fn sync(number: u64, what: MarkKind) -> Sync {
-        Sync { number, what }
+    fn sync(number: u64, kind: MarkKind) -> SyncMark {
+        SyncMark { number, kind }
     }
 
-    /// Takes a mark of the first thread of process `pid`.
-    fn take(waits: &mut Waits, number: u64, what: MarkKind, pid: u32, now_ns: u64) -> Option<u64> {
+    /// Applies a mark of the first thread of process `pid`.
+    fn apply(waits: &mut Waits, number: u64, kind: MarkKind, pid: u32, now_ns: u64) -> Option<u64> {
         let by = MarkOrigin {
             pid,
             tid: pid,
             now_ns,
             host_ns: 0,
         };
-        waits.take(&sync(number, what), &by)
+        waits.apply(&sync(number, kind), &by)
     }
 
     #[test]
-    fn a_wait_ends_with_the_last_release_of_its_key_that_came_before() {
+    fn wait_ends_at_the_last_earlier_release_of_its_key() {
         let waits = &mut Waits::default();
         // The marks are read in another order than they were made.
-        take(waits, 8, MarkKind::Release(1, 0), 1, 800);
-        take(waits, 3, MarkKind::Release(1, 0), 2, 300);
-        take(waits, 5, MarkKind::Release(2, 40), 2, 500);
-        let mut acquire = |number, key| take(waits, number, MarkKind::Acquire(key), 3, 7);
+        apply(waits, 8, MarkKind::Release(1, 0), 1, 800);
+        apply(waits, 3, MarkKind::Release(1, 0), 2, 300);
+        apply(waits, 5, MarkKind::Release(2, 40), 2, 500);
+        let mut acquire = |number, key| apply(waits, number, MarkKind::Acquire(key), 3, 7);
         assert_eq!(acquire(4, 1), Some(300));
         assert_eq!(acquire(9, 1), Some(800));
         assert_eq!(acquire(2, 1), None);
@@ -504,84 +504,84 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_pipe_comes_when_all_that_may_write_to_it_have_left_it_or_are_gone() {
+    fn pipe_ends_when_all_its_writers_have_closed_it_or_ended() {
         let (alive, killed) = (std::process::id(), u32::MAX >> 1);
-        let end = |number, waits: &mut Waits| take(waits, number, MarkKind::AcquireEnd(9), 7, 0);
+        let end = |number, waits: &mut Waits| apply(waits, number, MarkKind::AcquireEnd(9), 7, 0);
         let waits = &mut Waits::default();
         assert_eq!(end(5, waits), None);
-        take(waits, 1, MarkKind::Hold(9), alive, 50);
-        take(waits, 2, MarkKind::Give(9, 30), killed, 100);
-        waits.reach(alive, 900);
-        waits.reach(killed, 400);
+        apply(waits, 1, MarkKind::Hold(9), alive, 50);
+        apply(waits, 2, MarkKind::Give(9, 30), killed, 100);
+        waits.set_process_time(alive, 900);
+        waits.set_process_time(killed, 400);
         assert_eq!(end(5, waits), Some(400));
-        take(waits, 3, MarkKind::Leave(9), alive, 700);
-        waits.reach(alive, 1_900);
-        take(waits, 6, MarkKind::Release(9, 0), alive, 1_900);
+        apply(waits, 3, MarkKind::Leave(9), alive, 700);
+        waits.set_process_time(alive, 1_900);
+        apply(waits, 6, MarkKind::Release(9, 0), alive, 1_900);
         assert_eq!(end(5, waits), Some(700));
         // This process ended without closing anything.
-        take(waits, 2, MarkKind::Hold(9), alive, 50);
-        take(waits, 4, MarkKind::Exit(alive, true), alive, 1_900);
+        apply(waits, 2, MarkKind::Hold(9), alive, 50);
+        apply(waits, 4, MarkKind::Exit(alive, true), alive, 1_900);
         assert_eq!(end(5, waits), Some(1_900));
     }
 
     #[test]
-    fn a_pipes_reader_and_writer_wait_for_each_other_and_all_for_its_last_write() {
+    fn reader_and_writer_of_a_pipe_wait_for_each_other() {
         let waits = &mut Waits::default();
-        take(waits, 1, MarkKind::Give(9, 100), 1, 100);
+        apply(waits, 1, MarkKind::Give(9, 100), 1, 100);
         // The writer's next mark shows that it has finished writing.
-        assert_eq!(take(waits, 2, MarkKind::Room(9, 100), 1, 100), None);
-        take(waits, 3, MarkKind::Give(9, 100), 1, 300);
+        assert_eq!(apply(waits, 2, MarkKind::Room(9, 100), 1, 100), None);
+        apply(waits, 3, MarkKind::Give(9, 100), 1, 300);
         assert_eq!(
-            take(waits, 4, MarkKind::Take(9, 100, 50), 2, 700),
+            apply(waits, 4, MarkKind::Take(9, 100, 50), 2, 700),
             Some(100)
         );
-        assert_eq!(take(waits, 5, MarkKind::Room(9, 100), 1, 300), Some(700));
-        assert_eq!(take(waits, 6, MarkKind::Take(9, 1, 99), 2, 700), Some(300));
-        take(waits, 7, MarkKind::Give(9, 100), 1, 800);
-        take(waits, 8, MarkKind::Short(9, 100), 1, 800);
-        assert_eq!(take(waits, 9, MarkKind::Take(9, 99, 0), 2, 700), Some(300));
+        assert_eq!(apply(waits, 5, MarkKind::Room(9, 100), 1, 300), Some(700));
+        assert_eq!(apply(waits, 6, MarkKind::Take(9, 1, 99), 2, 700), Some(300));
+        apply(waits, 7, MarkKind::Give(9, 100), 1, 800);
+        apply(waits, 8, MarkKind::Short(9, 100), 1, 800);
+        assert_eq!(apply(waits, 9, MarkKind::Take(9, 99, 0), 2, 700), Some(300));
         // A reader whose mark has no number of bytes waits for the last write.
-        assert_eq!(take(waits, 9, MarkKind::Acquire(9), 2, 700), Some(800));
-        assert_eq!(take(waits, 9, MarkKind::AcquireEnd(9), 2, 700), Some(800));
+        assert_eq!(apply(waits, 9, MarkKind::Acquire(9), 2, 700), Some(800));
+        assert_eq!(apply(waits, 9, MarkKind::AcquireEnd(9), 2, 700), Some(800));
     }
 
     #[test]
-    fn a_join_knows_only_threads_that_ended() {
+    fn join_waits_only_for_ended_threads() {
         let waits = &mut Waits::default();
         let join = MarkKind::JoinThread(50);
-        assert_eq!(take(waits, 4, join, 7, 0), None);
-        take(waits, 2, MarkKind::Exit(50, false), 7, 900);
-        assert_eq!(take(waits, 4, join, 7, 0), Some(900));
-        waits.begin(4, (50, None));
-        assert_eq!(take(waits, 4, join, 7, 0), None);
+        assert_eq!(apply(waits, 4, join, 7, 0), None);
+        apply(waits, 2, MarkKind::Exit(50, false), 7, 900);
+        assert_eq!(apply(waits, 4, join, 7, 0), Some(900));
+        waits.begin_thread(4, 50, None);
+        assert_eq!(apply(waits, 4, join, 7, 0), None);
     }
 
     #[test]
     fn sleep_ends_with_its_process_at_the_latest() {
         let waits = &mut Waits::default();
         let sleep = MarkKind::Sleep(250, false);
-        take(waits, 8, MarkKind::Exit(7, true), 7, 1_100);
+        apply(waits, 8, MarkKind::Exit(7, true), 7, 1_100);
         // The mark of the sleep was made before the exit and is read after it.
-        assert_eq!(take(waits, 5, sleep, 7, 1_000), Some(1_100));
-        assert_eq!(take(waits, 6, sleep, 7, 700), Some(950));
-        assert_eq!(take(waits, 6, sleep, 7, 1_300), Some(1_300));
+        assert_eq!(apply(waits, 5, sleep, 7, 1_000), Some(1_100));
+        assert_eq!(apply(waits, 6, sleep, 7, 700), Some(950));
+        assert_eq!(apply(waits, 6, sleep, 7, 1_300), Some(1_300));
         // Another process sleeps on, and so does a later one with that number.
-        assert_eq!(take(waits, 9, sleep, 4, 1_000), Some(1_250));
-        waits.begin(7, (7, None));
-        assert_eq!(take(waits, 9, sleep, 7, 1_000), Some(1_250));
+        assert_eq!(apply(waits, 9, sleep, 4, 1_000), Some(1_250));
+        waits.begin_thread(7, 7, None);
+        assert_eq!(apply(waits, 9, sleep, 7, 1_000), Some(1_250));
     }
 
     #[test]
-    fn who_lets_all_go_on_is_no_earlier_than_the_last_that_arrived() {
+    fn gather_waits_for_the_last_arrival_of_its_round() {
         let waits = &mut Waits::default();
-        take(waits, 4, MarkKind::Arrive(9), 1, 400);
-        take(waits, 2, MarkKind::Arrive(9), 2, 900);
-        take(waits, 3, MarkKind::Arrive(8), 3, 999);
+        apply(waits, 4, MarkKind::Arrive(9), 1, 400);
+        apply(waits, 2, MarkKind::Arrive(9), 2, 900);
+        apply(waits, 3, MarkKind::Arrive(8), 3, 999);
         // This belongs to the next round, although it is read before the end of this one.
-        take(waits, 7, MarkKind::Arrive(9), 2, 2_000);
-        assert_eq!(take(waits, 5, MarkKind::Gather(9), 4, 100), Some(900));
-        assert_eq!(take(waits, 6, MarkKind::Gather(9), 4, 100), None);
-        assert_eq!(take(waits, 8, MarkKind::Gather(9), 4, 100), Some(2_000));
+        apply(waits, 7, MarkKind::Arrive(9), 2, 2_000);
+        assert_eq!(apply(waits, 5, MarkKind::Gather(9), 4, 100), Some(900));
+        assert_eq!(apply(waits, 6, MarkKind::Gather(9), 4, 100), None);
+        assert_eq!(apply(waits, 8, MarkKind::Gather(9), 4, 100), Some(2_000));
     }
 
     const SIGNALS: u64 = 3;
@@ -590,16 +590,19 @@ mod tests {
     #[test]
     fn a_timer_that_repeats_ends_a_wait_at_its_next_time() {
         let waits = &mut Waits::default();
-        take(waits, 1, MarkKind::Release(TIMER, 50), 1, 100);
-        take(waits, 2, MarkKind::Repeat(TIMER, 20), 1, 100);
-        let mut wait = |now_ns| take(waits, 9, MarkKind::Acquire(TIMER), 1, now_ns);
+        apply(waits, 1, MarkKind::Release(TIMER, 50), 1, 100);
+        apply(waits, 2, MarkKind::Repeat(TIMER, 20), 1, 100);
+        let mut wait = |now_ns| apply(waits, 9, MarkKind::Acquire(TIMER), 1, now_ns);
         // 150, 170, 190 …
         for (now_ns, expected) in [(100, 150), (149, 150), (150, 170), (151, 170), (195, 210)] {
             assert_eq!(wait(now_ns), Some(expected), "{now_ns}");
         }
         // When set anew, it is another timer.
-        take(waits, 12, MarkKind::Release(TIMER, 5), 1, 300);
-        assert_eq!(take(waits, 13, MarkKind::Acquire(TIMER), 1, 310), Some(305));
+        apply(waits, 12, MarkKind::Release(TIMER, 5), 1, 300);
+        assert_eq!(
+            apply(waits, 13, MarkKind::Acquire(TIMER), 1, 310),
+            Some(305)
+        );
     }
 
     #[test]
@@ -619,24 +622,24 @@ mod tests {
         ] {
             let waits = &mut Waits::default();
             if let Some((key, number, ns)) = sent {
-                take(waits, number, MarkKind::Release(key, 0), 2, ns);
+                apply(waits, number, MarkKind::Release(key, 0), 2, ns);
             }
-            take(waits, 10, MarkKind::Wait(SIGNALS, 5), 1, 1_000);
+            apply(waits, 10, MarkKind::Wait(SIGNALS, 5), 1, 1_000);
             assert!(waits.sleeps(1) && !waits.sleeps(2));
-            let woken = take(waits, 15, MarkKind::Interrupted(SIGNALS, 70), 1, 1_000);
+            let woken = apply(waits, 15, MarkKind::Interrupted(SIGNALS, 70), 1, 1_000);
             assert_eq!(woken, Some(expected), "{sent:?}");
             assert!(!waits.sleeps(1));
         }
     }
 
     #[test]
-    fn what_nobody_in_the_session_gave_was_waited_for_by_the_hosts_clock() {
+    fn waits_for_outside_events_last_as_long_as_on_the_host() {
         const INSIDE: u32 = 20;
         let waits = &mut Waits::default();
-        waits.reach(INSIDE, 100);
-        take(waits, 1, MarkKind::Release(5, 0), INSIDE, 400);
-        take(waits, 2, MarkKind::Give(6, 10), INSIDE, 500);
-        take(waits, 3, MarkKind::Hold(7), INSIDE, 600);
+        waits.set_process_time(INSIDE, 100);
+        apply(waits, 1, MarkKind::Release(5, 0), INSIDE, 400);
+        apply(waits, 2, MarkKind::Give(6, 10), INSIDE, 500);
+        apply(waits, 3, MarkKind::Hold(7), INSIDE, 600);
         let ready = |key, pid| MarkKind::Ready(key, pid);
         for (found, is_outside) in [
             (vec![ready(4, 0)], true),
@@ -653,10 +656,10 @@ mod tests {
             (vec![MarkKind::Acquire(5), ready(4, 0)], false),
         ] {
             let before = waits.outside_ns();
-            take(waits, 10, MarkKind::Outside(70), 1, 1_000);
+            apply(waits, 10, MarkKind::Outside(70), 1, 1_000);
             let until = found
                 .iter()
-                .filter_map(|&mark| take(waits, 11, mark, 1, 1_000));
+                .filter_map(|&mark| apply(waits, 11, mark, 1, 1_000));
             let until = until.max().filter(|&ns| ns > 1_000);
             assert_eq!(until, is_outside.then_some(1_070), "{found:?}");
             assert_eq!(waits.outside_ns() - before, u64::from(is_outside) * 70);
@@ -664,11 +667,11 @@ mod tests {
     }
 
     #[test]
-    fn who_died_asleep_did_when_it_was_killed_or_its_process_ended() {
+    fn sleeping_thread_dies_when_it_is_killed_or_its_process_ends() {
         let asleep = |waits: &mut Waits| {
-            take(waits, 5, MarkKind::Release(TIMER, 400), 1, 900);
-            take(waits, 10, MarkKind::Wait(SIGNALS, 5_000), 1, 1_000);
-            take(waits, 11, MarkKind::Due(TIMER, 300), 1, 1_000);
+            apply(waits, 5, MarkKind::Release(TIMER, 400), 1, 900);
+            apply(waits, 10, MarkKind::Wait(SIGNALS, 5_000), 1, 1_000);
+            apply(waits, 11, MarkKind::Due(TIMER, 300), 1, 1_000);
         };
         // A signal from outside ends it before the timer expires, or the timer ends it.
         for (host_ns, expected) in [
@@ -686,9 +689,9 @@ mod tests {
         // A thread of the session ends it.
         let waits = &mut Waits::default();
         asleep(waits);
-        take(waits, 9, MarkKind::Release(SIGNALS, 0), 2, 1_001);
-        take(waits, 20, MarkKind::Release(SIGNALS, 0), 2, 1_040);
-        take(waits, 21, MarkKind::Release(SIGNALS, 0), 2, 1_050);
+        apply(waits, 9, MarkKind::Release(SIGNALS, 0), 2, 1_001);
+        apply(waits, 20, MarkKind::Release(SIGNALS, 0), 2, 1_040);
+        apply(waits, 21, MarkKind::Release(SIGNALS, 0), 2, 1_050);
         assert_eq!(waits.died(1, 9_000), Some(1_040));
         // It ends with its process.
         let waits = &mut Waits::default();
@@ -699,12 +702,12 @@ mod tests {
             now_ns: 1_100,
             host_ns: 0,
         };
-        waits.take(&sync(30, MarkKind::Exit(8, true)), &exit);
+        waits.apply(&sync(30, MarkKind::Exit(8, true)), &exit);
         assert_eq!(waits.died(1, 9_000), Some(1_100));
         // It is awake again.
         let waits = &mut Waits::default();
         asleep(waits);
-        waits.runs(1);
+        waits.wake(1);
         assert_eq!(waits.died(1, 9_000), None);
     }
 }

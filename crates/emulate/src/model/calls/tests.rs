@@ -287,7 +287,9 @@ fn a_new_stack_in_place_of_an_old_one_has_its_own_calls() {
 fn a_recursion_beyond_those_kept_comes_back_in_order() {
     let (mut process, mut path) = <(Process, CallPath)>::default();
     process.go(&mut path, &[(0x10, Call(TOP))]);
-    let slots: Vec<u64> = (1..MOST_CALLS as u64 + 100).map(|n| TOP - 32 * n).collect();
+    let slots: Vec<u64> = (1..MAX_CALL_DEPTH as u64 + 100)
+        .map(|n| TOP - 32 * n)
+        .collect();
     for &slot in &slots {
         process.go(&mut path, &[(0x100, Call(slot))]);
     }

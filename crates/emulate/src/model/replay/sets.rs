@@ -19,7 +19,7 @@ pub(crate) struct SetsReplay<'a, D: OverflowSink> {
     pub(crate) shared: &'a mut SharedLevels,
     pub(crate) program: &'a mut ReplayedProgram,
     pub(crate) cursor: &'a mut Cursor,
-    pub(crate) due: &'a mut D,
+    pub(crate) sink: &'a mut D,
     pub(crate) sums: &'a mut ClassSums,
     /// The process's address space in the last-level cache.
     pub(crate) space: u32,
@@ -128,7 +128,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         if ran.retire(self.core) {
             let catalogue = &self.program.catalogue;
             let block = block.and_then(|number| catalogue.block(number));
-            self.due
+            self.sink
                 .take(self.core, VirtAddr(block.map_or(0, |b| b.vaddr)));
         }
     }
@@ -333,7 +333,7 @@ impl<D: OverflowSink> SetsReplay<'_, D> {
         self.sums.add(class, outcome);
         if outcome.overflow {
             let ip = self.program.catalogue.ip(block, index);
-            self.due.take(self.core, ip);
+            self.sink.take(self.core, ip);
         }
     }
 }

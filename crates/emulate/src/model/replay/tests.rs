@@ -622,8 +622,8 @@ proptest! {
             }
         }
         let (core, shared) = ran.machine.core_mut(ran.id);
-        let mut due = Ignore;
-        let mut replay = Replay::new(core, shared, &mut program, &mut cursor, &mut due);
+        let mut ignore = Ignore;
+        let mut replay = Replay::new(core, shared, &mut program, &mut cursor, &mut ignore);
         prop_assert_eq!(replay.run(&words, 0, true), words.len());
         let (ran, expected) = (ran.counts(), one_by_one.counts());
         for event in [

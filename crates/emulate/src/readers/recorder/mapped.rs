@@ -21,7 +21,7 @@ pub(super) struct Mapped {
 }
 
 /// Maximum number of unmapped mappings.
-const MOST_GONE: usize = 1024;
+const MAX_UNMAPPED: usize = 1024;
 
 /// A change that no thread has reached.
 struct PendingChange {
@@ -106,7 +106,7 @@ impl Mapped {
     }
 
     /// Adds a change whose record ends at `bytes` of the catalogue.
-    pub(super) fn tell(&mut self, bytes: u64, change: MappingChange, row: Option<Module>) {
+    pub(super) fn push(&mut self, bytes: u64, change: MappingChange, row: Option<Module>) {
         self.ahead.push_back(PendingChange { bytes, change, row });
     }
 
@@ -138,7 +138,7 @@ impl Mapped {
 
     fn keep_gone(&mut self, range: &Range<u64>, space: &AddressSpace) {
         self.gone.extend(space.within(range));
-        let surplus = self.gone.len().saturating_sub(MOST_GONE);
+        let surplus = self.gone.len().saturating_sub(MAX_UNMAPPED);
         self.gone.drain(..surplus);
     }
 
@@ -206,13 +206,13 @@ mod tests {
         let starts: &dyn Fn(&AddressSpace) -> Vec<(u64, u32)> = &starts;
         for (bytes, start) in [(100, 0x1000), (200, 0x3000), (300, 0x5000)] {
             let mapping = Mapping::new(start + 0x1000, 0, false, String::new());
-            mapped.tell(
+            mapped.push(
                 bytes,
                 MappingChange::Map(start, mapping),
                 Some(Module::default()),
             );
         }
-        mapped.tell(400, MappingChange::Unmap(0x1000..0x2000), None);
+        mapped.push(400, MappingChange::Unmap(0x1000..0x2000), None);
         let rows = mapped.reach(250, 1000, &mut space);
         assert_eq!(times(&rows), [1001, 1002]);
         assert_eq!(starts(&space), [(0x1000, 1), (0x3000, 2)]);

@@ -3,8 +3,8 @@
 use memgauge_machine::Core;
 use memgauge_trace::{CodeValue, Pid, Tid};
 
-use super::{MOST_STARTS, RecordingSink, Running, reading};
-use crate::engine::sync::{MarkKind, Sync};
+use super::{MAX_STARTS, RecordingSink, Running, reading};
+use crate::engine::sync::{MarkKind, SyncMark};
 use crate::readers::roi::{self, RegionMark, RegionMarkKind};
 
 impl RecordingSink {
@@ -16,9 +16,9 @@ impl RecordingSink {
         mark: &RegionMark,
     ) -> bool {
         let (process, thread) = (&running.process, &mut running.thread);
-        match mark.what {
+        match mark.kind {
             RegionMarkKind::Begin => {
-                let name = process.kept.regions.get(&mark.name);
+                let name = process.state.regions.get(&mark.name);
                 let wanted = name.is_some_and(|name| self.wanted.holds(name));
                 thread.sink.regions.begin(mark.name, wanted, reading(core));
             }
@@ -28,10 +28,10 @@ impl RecordingSink {
                     time_ns: core.time_ns(),
                     pid: Pid(process.entry.pid),
                     tid: Tid(running.tid),
-                    name: roi::name_of(&process.kept.regions, mark.name),
+                    name: roi::name_of(&process.state.regions, mark.name),
                     value,
                 });
-                self.note(written);
+                self.keep_error(written);
             }
             RegionMarkKind::Nothing => {}
         }
@@ -39,13 +39,18 @@ impl RecordingSink {
     }
 
     /// Handles a mark of a thread before it waits.
-    pub(super) fn take_sync_mark(&mut self, now_ns: u64, running: &mut Running<'_>, sync: &Sync) {
-        match sync.what {
+    pub(super) fn take_sync_mark(
+        &mut self,
+        now_ns: u64,
+        running: &mut Running<'_>,
+        sync: &SyncMark,
+    ) {
+        match sync.kind {
             MarkKind::Mapped(bytes) => self.reach_mapped(running.process, bytes, now_ns),
             MarkKind::Start if self.with_stacks => {
-                let calls = running.process.kept.program.calls.now(running.tid);
+                let calls = running.process.state.program.calls.now(running.tid);
                 self.started_in.insert(sync.number, calls);
-                if self.started_in.len() > MOST_STARTS {
+                if self.started_in.len() > MAX_STARTS {
                     self.started_in.pop_first();
                 }
             }

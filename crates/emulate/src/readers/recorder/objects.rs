@@ -12,13 +12,13 @@ impl RecordingSink {
     /// Writes what data has gained since the last time.
     pub(super) fn write_data(&mut self, process: &mut Process) {
         let pid = Pid(process.entry.pid);
-        let Some(mut data) = process.kept.program.data.take() else {
+        let Some(mut data) = process.state.program.data.take() else {
             return;
         };
         let mut rows = DataRows {
             pid,
-            time_ns: process.kept.now_ns,
-            carries: std::mem::take(&mut process.kept.sink.data_carries),
+            time_ns: process.state.now_ns,
+            carries: std::mem::take(&mut process.state.sink.data_carries),
             counts_accesses: data.counts_accesses,
             rows: Vec::new(),
         };
@@ -31,7 +31,7 @@ impl RecordingSink {
             if !has_counts && !gain.state_changed {
                 continue;
             }
-            let caller = self.frame(pid, &process.kept, by);
+            let caller = self.frame(pid, &process.state, by);
             let name = self.allocators.get(usize::from(by.function));
             let written = self.writer.push(AllocationRow {
                 pid,
@@ -49,25 +49,25 @@ impl RecordingSink {
                 untouched_bytes: Some(sums.untouched_bytes),
                 ..AllocationRow::default()
             });
-            self.note(written);
+            self.keep_error(written);
         }
-        for (address, sums) in data.take_elsewhere(&process.kept.program.space) {
+        for (address, sums) in data.take_elsewhere(&process.state.program.space) {
             rows.add(None, Some(VirtAddr(address)), &sums);
         }
-        process.kept.sink.data_carries = rows.carries;
+        process.state.sink.data_carries = rows.carries;
         let written = self.writer.extend(rows.rows);
-        self.note(written);
-        process.kept.program.data = Some(data);
+        self.keep_error(written);
+        process.state.program.data = Some(data);
     }
 
     /// Writes the history of the heap of a program that has ended.
     pub(super) fn write_heap_history(&mut self, process: &Process) {
         let pid = Pid(process.entry.pid);
-        if let Some(data) = &process.kept.program.data {
-            let written = self.writer.extend(data.history(pid, process.kept.now_ns));
-            self.note(written);
+        if let Some(data) = &process.state.program.data {
+            let written = self.writer.extend(data.history(pid, process.state.now_ns));
+            self.keep_error(written);
             let written = self.writer.extend(data.classes(pid));
-            self.note(written);
+            self.keep_error(written);
         }
     }
 
@@ -75,21 +75,21 @@ impl RecordingSink {
     fn frame(
         &mut self,
         pid: Pid,
-        kept: &ModelledProcess<RecordedProcess>,
+        state: &ModelledProcess<RecordedProcess>,
         by: AllocatedBy,
     ) -> Option<FrameId> {
-        let native = kept.sink.paths.get(&by.path).into_iter().flatten();
+        let native = state.sink.paths.get(&by.path).into_iter().flatten();
         let mut calls: Vec<_> = native.map(|at| VirtAddr(at.wrapping_sub(1))).collect();
         let mut new = Vec::new();
-        for (code, line) in kept.program.python.frames(by.python) {
+        for (code, line) in state.program.python.frames(by.python) {
             let (ip, row) = self.python_lines.of(code.line_of_function(pid, *line));
             calls.push(ip);
             new.extend(row);
         }
         let written = self.writer.extend(new);
-        self.note(written);
+        self.keep_error(written);
         let RecordingSink { stacks, writer, .. } = self;
-        let found = caller(stacks, writer, (pid, kept.now_ns), &calls);
+        let found = caller(stacks, writer, (pid, state.now_ns), &calls);
         found.unwrap_or_else(|e| {
             self.failure.get_or_insert(e);
             None

@@ -35,14 +35,13 @@ pub(super) struct RowConverter<'a> {
 }
 
 impl RowConverter<'_> {
-    fn note(&mut self, result: memgauge_recording::Result<()>) {
+    /// Keeps the first write error of the recording.
+    fn keep_error(&mut self, result: memgauge_recording::Result<()>) {
         if let Err(e) = result {
             self.failure.get_or_insert(e);
         }
     }
-}
 
-impl RowConverter<'_> {
     /// Returns the innermost call of a sample.
     fn caller(&mut self, sample: Option<&Sample>) -> Option<FrameId> {
         let process = (self.pid, sample?.time_ns);
@@ -64,16 +63,14 @@ impl RowConverter<'_> {
             }
         }
     }
-}
 
-impl RowConverter<'_> {
     /// Returns the calls of Python, outermost first.
     fn python_calls(&mut self) -> Vec<PythonCall> {
         let mut rows = Vec::new();
         let write = |row| rows.push(row);
         let calls = self.python.calls(self.pid, self.python_lines, write);
         let written = self.writer.extend(rows);
-        self.note(written);
+        self.keep_error(written);
         calls
     }
 }
@@ -132,9 +129,9 @@ impl OverflowSink for RowConverter<'_> {
             sample.caller = caller;
         }
         let written = self.writer.extend(samples);
-        self.note(written);
+        self.keep_error(written);
         let written = self.writer.extend(rows);
-        self.note(written);
+        self.keep_error(written);
         self.write_blocks(false);
     }
 
@@ -170,7 +167,7 @@ impl RowConverter<'_> {
     pub(super) fn write_blocks(&mut self, all: bool) {
         if let Some(trace) = self.trace.as_mut() {
             let written = trace.write(self.pid, self.tid, all, self.writer);
-            self.note(written);
+            self.keep_error(written);
         }
     }
 }

@@ -19,19 +19,19 @@ impl RecordingSink {
             self.lose_sharing(process, dropped, detail);
         }
         let pid = Pid(process.entry.pid);
-        let kept = &mut process.kept;
+        let state = &mut process.state;
         let (mut rows, mut counts) = (Vec::new(), Vec::new());
         for (place, sums) in sharing.take() {
-            let catalogue = &kept.program.catalogue;
+            let catalogue = &state.program.catalogue;
             let ip = catalogue.ip(place.block, place.index);
             let block = catalogue.block(place.block);
-            let code_ns = block.map_or(0, |block| kept.sink.mapped.code_ns(block.mappings));
+            let code_ns = block.map_or(0, |block| state.sink.mapped.code_ns(block.mappings));
             rows.push(SharingRow {
                 pid,
                 tid,
                 line: VirtAddr(place.line),
                 site: sums.site,
-                time_ns: kept.now_ns,
+                time_ns: state.now_ns,
                 ip,
                 code_ns,
                 loaded: sums.bytes.loaded,
@@ -40,7 +40,7 @@ impl RecordingSink {
                 invalidating: sums.invalidating,
                 true_sharing: sums.true_sharing,
                 false_sharing: sums.false_sharing,
-                stall_cycles: kept.sink.sharing_carry.add(sums.stalled_millicycles),
+                stall_cycles: state.sink.sharing_carry.add(sums.stalled_millicycles),
                 ..SharingRow::default()
             });
             let by_event = [
@@ -59,9 +59,9 @@ impl RecordingSink {
             }));
         }
         let written = self.writer.extend(rows);
-        self.note(written);
+        self.keep_error(written);
         let written = self.writer.extend(counts);
-        self.note(written);
+        self.keep_error(written);
     }
 
     fn lose_sharing(&mut self, process: &Process, count: u64, detail: &str) {

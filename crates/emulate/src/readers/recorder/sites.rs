@@ -84,8 +84,8 @@ pub(super) fn take_blocks(
     instruction_millicycles: u64,
 ) {
     let pid = Pid(process.entry.pid);
-    let kept = &mut process.kept;
-    let (catalogue, sink) = (&mut kept.program.catalogue, &mut kept.sink);
+    let state = &mut process.state;
+    let (catalogue, sink) = (&mut state.program.catalogue, &mut state.sink);
     let (mapped, cycles_carry) = (&sink.mapped, &mut sink.carries.cycles);
     let charge = |catalogue: &Catalogue, block: &Block, execs: u64, sums: ExecutedSums| {
         let code_ns = Some(mapped.code_ns(block.mappings));
@@ -124,7 +124,8 @@ pub(super) fn take_blocks(
             add(ip, events::STORES, stores);
         }
     };
-    kept.uncounted
+    state
+        .uncounted
         .take_executions(catalogue, sums_are_exact, charge);
 }
 
@@ -178,9 +179,9 @@ pub(super) fn take_misses(
         stalls,
         by_group,
         ..
-    } = &mut process.kept.program;
-    let mapped = &process.kept.sink.mapped;
-    let carries = &mut process.kept.sink.carries;
+    } = &mut process.state.program;
+    let mapped = &process.state.sink.mapped;
+    let carries = &mut process.state.sink.carries;
     for number in catalogue.numbers() {
         let Some(block) = catalogue.block(number) else {
             continue;
@@ -217,9 +218,9 @@ pub(super) fn take_misses(
 /// Takes the costs of the lines of Python. The cycles are those of their instructions and stalls.
 pub(super) fn python_rows(process: &mut Process, instruction_millicycles: u64) -> Vec<PythonLine> {
     let pid = Pid(process.entry.pid);
-    let carries = &mut process.kept.sink.python_carries;
+    let carries = &mut process.state.sink.python_carries;
     let mut rows = Vec::new();
-    for sums in process.kept.program.python.take() {
+    for sums in process.state.program.python.take() {
         let (instructions, costs) = (sums.instructions, &sums.costs);
         let own = instructions * instruction_millicycles + sums.string_millicycles;
         let [(_, stalled), stalls @ ..] = carries.stalls(&costs.stalls);

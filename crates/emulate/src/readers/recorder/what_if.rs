@@ -55,18 +55,18 @@ impl WhatIfMachine {
         words: &ThreadWords<'_>,
         at: usize,
     ) {
-        let program = &mut process.kept.program;
+        let program = &mut process.state.program;
         let was_outside = program.is_outside;
         // Executions and misses count once, on the recorded machine.
         program.set_outside(true);
         let (core, shared) = self.machine.core_mut(core);
-        core.use_huge_pages(process.kept.huge_pages.ranges());
-        let mut due = NoSamples;
+        core.use_huge_pages(process.state.huge_pages.ranges());
+        let mut no_samples = NoSamples;
         let moves = self.moves.as_mut().map(|moves| MovesOf { moves, code });
-        let mut replay = Replay::repeated(core, shared, program, cursor, &mut due, moves);
+        let mut replay = Replay::repeated(core, shared, program, cursor, &mut no_samples, moves);
         replay.run(words.all, at, words.whole);
         core.end_turn(shared);
-        process.kept.program.set_outside(was_outside);
+        process.state.program.set_outside(was_outside);
     }
 
     /// Advances a thread's clock by the wait of the recorded machine.
