@@ -22,7 +22,7 @@
 //!
 //! Rejected: rows in order of use, because each change of line cost a mispredicted branch.
 
-use crate::cache::{DIRTY, EMPTY, MOST_WAYS, Portable, RowSearch, Sets, tag_in, tree};
+use crate::cache::{DIRTY, EMPTY, MAX_ROW_WAYS, Portable, RowSearch, Sets, tag_in, tree};
 use crate::{CacheConfig, NO_ACCESS, Replacement};
 use memgauge_trace::LINE_BYTES;
 
@@ -124,12 +124,12 @@ impl WayStamp {
 
     #[inline(always)]
     fn way(self) -> usize {
-        self.0 as usize % MOST_WAYS
+        self.0 as usize % MAX_ROW_WAYS
     }
 
     #[inline(always)]
     fn stamp(self) -> u32 {
-        self.0 & !(MOST_WAYS as u32 - 1)
+        self.0 & !(MAX_ROW_WAYS as u32 - 1)
     }
 }
 
@@ -327,7 +327,8 @@ impl L1d {
         }
     }
 
-    /// Reports the next use of each of these lines that is held. Those of other lines are misses.
+    /// Reports the next use of each of these lines that is held. The next use of another line is a
+    /// miss.
     pub(crate) fn report_next_use(&mut self, tag: u64, lines: u64) {
         let (start, bytes) = (address(tag), lines * LINE_BYTES);
         // Searching for each line costs as much as looking at the slots of a set.

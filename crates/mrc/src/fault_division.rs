@@ -15,8 +15,8 @@ use crate::memory_division::optimal;
 /// Units in which the memory beyond the smallest sizes is first divided.
 const UNITS: usize = 512;
 
-/// Faults per second that a move of memory saves at least. Less may be rounding.
-const LEAST_SAVING_S: f64 = 1e-6;
+/// Minimum number of faults per second that a move of memory saves. Less may be rounding.
+const MIN_SAVED_FAULTS_PER_S: f64 = 1e-6;
 
 /// Memory of one program in a division.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -236,7 +236,7 @@ fn refined(demands: &[Demand], mut bytes: Vec<f64>, unit: f64, page_bytes: f64) 
             }
         }
         let (saved, from, to) = best;
-        if saved > LEAST_SAVING_S {
+        if saved > MIN_SAVED_FAULTS_PER_S {
             bytes[from] -= step;
             bytes[to] += step;
         } else {

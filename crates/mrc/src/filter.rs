@@ -13,8 +13,8 @@ const LOW: u64 = 0x9e37_79b1;
 pub(super) const HIGH: u64 = 0x85eb_ca77;
 /// log2 of the blocks that are neighbours.
 pub(super) const NEIGHBOURS: u32 = 12;
-/// A hash has 32 bits.
-pub(super) const ALL: u64 = 1 << 32;
+/// Number of different hashes.
+pub(super) const HASHES: u64 = 1 << 32;
 
 impl Filter {
     /// Returns a filter that keeps this share of the blocks. Filters with different salts keep
@@ -22,7 +22,7 @@ impl Filter {
     pub(super) fn with_share(salt: u64, share: f64) -> Filter {
         Filter {
             salt: salt.wrapping_mul(0xd134_2543_de82_ef95),
-            limit: (share * ALL as f64).ceil() as u64,
+            limit: (share * HASHES as f64).ceil() as u64,
         }
     }
 
@@ -45,7 +45,7 @@ impl Filter {
         let spread = u64::from(narrow) * LOW;
         let folded = spread ^ spread >> 29;
         let product = u64::from(folded as u32) * LOW;
-        (product ^ product >> 32).wrapping_add(u64::from(block as u32) * LOW) % ALL
+        (product ^ product >> 32).wrapping_add(u64::from(block as u32) * LOW) % HASHES
     }
 
     #[inline(always)]

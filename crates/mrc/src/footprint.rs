@@ -70,7 +70,7 @@ pub enum SizeFor {
 }
 
 /// Share of the resident memory from which on an epoch has used all of it.
-const ALL: f64 = 0.99;
+const SATURATED_SHARE: f64 = 0.99;
 
 /// Latest age, in multiples of the age of the mean footprint, at which an epoch's rate is read.
 const MAX_AGE_RATIO: f64 = 2.0;
@@ -124,7 +124,7 @@ impl Footprint {
 
     /// Returns true if practically all resident memory was used within the longest age.
     pub fn uses_everything(&self) -> bool {
-        self.highest_mean() >= ALL * self.resident_bytes
+        self.highest_mean() >= SATURATED_SHARE * self.resident_bytes
     }
 
     /// Mean footprint: ages in seconds with bytes.
@@ -314,7 +314,7 @@ impl Track {
     }
 
     fn used_everything(&self) -> bool {
-        self.last().1 >= ALL * self.resident_bytes
+        self.last().1 >= SATURATED_SHARE * self.resident_bytes
     }
 
     /// Returns true if the footprint at this age is known.
@@ -354,7 +354,7 @@ impl Track {
         let corners = self.hull(max_age_s);
         let last = corners.len() - 1;
         let chord = |right: usize| slope_between(corners[right - 1], corners[right]);
-        let used_everything = corners[last].1 >= ALL * self.resident_bytes;
+        let used_everything = corners[last].1 >= SATURATED_SHARE * self.resident_bytes;
         let after_last = match used_everything {
             true => 0.0,
             false => chord(last),

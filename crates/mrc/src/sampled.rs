@@ -27,7 +27,7 @@
 use super::curve::Curve;
 use super::distinct::Distinct;
 use super::exact::{Exact, Full, Settings};
-use super::filter::{ALL, Filter, HIGH};
+use super::filter::{Filter, HASHES, HIGH};
 use super::histogram::Distances;
 use super::short_distances::ShortDistances;
 use super::sys::{Vectors, keep};
@@ -327,7 +327,7 @@ impl Sampled {
         self.whole.flush()?;
         self.parts.iter_mut().try_for_each(SampleEngine::flush)?;
         while self.whole.engine.blocks() as usize > self.max_blocks && self.filter.limit > 1 {
-            let rate = self.filter.limit as f64 / ALL as f64;
+            let rate = self.filter.limit as f64 / HASHES as f64;
             self.filter.limit /= 2;
             self.whole.thin(&self.filter, rate)?;
             for part in &mut self.parts {
@@ -343,7 +343,7 @@ impl Sampled {
     /// [`Full`] if the tables exceed their memory.
     pub fn finish(mut self) -> Result<Estimate, Full> {
         self.flush()?;
-        let rate = self.filter.limit as f64 / ALL as f64;
+        let rate = self.filter.limit as f64 / HASHES as f64;
         let whole = PooledDistances::new(self.whole, rate)?;
         let parts = self.parts.into_iter();
         let parts: Result<Vec<PooledDistances>, Full> = parts
@@ -383,7 +383,7 @@ pub(super) struct SampleSums {
 
 impl SampleSums {
     pub(super) fn estimate(self) -> Estimate {
-        let (whole, rate) = (self.whole, self.limit as f64 / ALL as f64);
+        let (whole, rate) = (self.whole, self.limit as f64 / HASHES as f64);
         let (distinct, variance) = match self.distinct.limit() > self.limit {
             true => (self.distinct.estimate(), self.distinct.variance()),
             false => (whole.blocks / rate, (1.0 - rate) / whole.blocks.max(1.0)),

@@ -6,7 +6,7 @@
 
 use super::distinct::Distinct;
 use super::exact::{Full, Settings};
-use super::filter::{ALL, Filter};
+use super::filter::{Filter, HASHES};
 use super::sampled::{Estimate, PARTS, PooledDistances, SampleSums, sample_part};
 use super::sys::keep;
 use super::trace_part::{NumberReader, PartError, TracePart, TracePartBuilder};
@@ -221,7 +221,7 @@ impl SampledPart {
             (parts.iter()).try_fold(0u64, |sum, part| sum.checked_add(part.references()));
         let is_sound = numbers.is_empty()
             && block_bytes.is_power_of_two()
-            && (1..=ALL).contains(&limit)
+            && (1..=HASHES).contains(&limit)
             && sampled == Some(whole.references())
             && whole.references() <= references
             && parts

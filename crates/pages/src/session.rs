@@ -38,13 +38,13 @@ const MIN_AGES: f64 = 10.0;
 const USE_AGAIN_S: f64 = 0.25e-6;
 
 /// Share of the resident memory from which on an epoch has nothing more to show.
-const ALL: f64 = 0.995;
+const SATURATED_SHARE: f64 = 0.995;
 
 /// Share of the resident memory that must lose its accessed bits before an epoch counts as disturbed.
-const DISTURBED: f64 = 0.01;
+const DISTURBED_SHARE: f64 = 0.01;
 
 /// Longest sleep before interrupts are looked at.
-const NAP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// How the observation of a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Session<'_> {
             let clear_s = clear_start.elapsed().as_secs_f64();
             let zero = clear_start + clear_start.elapsed() / 2;
             let was_stopped = self.is_any_stopped();
-            let used_bytes = self.epoch(zero, &ages);
+            let used_bytes = self.observe_epoch(zero, &ages);
             if was_stopped || self.is_any_stopped() {
                 self.drop_last_epoch();
             } else {
@@ -236,21 +236,21 @@ impl Session<'_> {
         // A reading takes a moment, and the first one should not span half of its age.
         let min_s = MIN_AGE.as_secs_f64().max(2.0 * read_s);
         let max_s = self.settings.max_age.as_secs_f64().max(2.0 * min_s);
-        let octaves = (max_s / min_s).ln();
+        let log_range = (max_s / min_s).ln();
         let affordable = self.settings.budget * max_s / read_s;
         self.observation.over_budget = affordable < MIN_AGES;
         let count = affordable
             .max(MIN_AGES)
-            .min(octaves / MIN_RATIO.ln())
+            .min(log_range / MIN_RATIO.ln())
             .ceil();
-        let age = |n: u32| min_s * (octaves * f64::from(n) / count).exp();
+        let age = |n: u32| min_s * (log_range * f64::from(n) / count).exp();
         (0..=count as u32)
             .map(|n| Duration::from_secs_f64(age(n)))
             .collect()
     }
 
     /// Reads at all ages. Returns the bytes used in the whole epoch.
-    fn epoch(&mut self, zero: Instant, ages: &[Duration]) -> f64 {
+    fn observe_epoch(&mut self, zero: Instant, ages: &[Duration]) -> f64 {
         for observed in running(&mut self.observation.processes) {
             observed.epochs.push(Epoch::default());
         }
@@ -279,12 +279,12 @@ impl Session<'_> {
             previous = now;
             let memory = self.observation.memory;
             used_bytes = memory.used_bytes;
-            if used_bytes as f64 >= ALL * memory.resident_bytes as f64 {
+            if used_bytes as f64 >= SATURATED_SHARE * memory.resident_bytes as f64 {
                 break;
             }
         }
         let resident_bytes = self.observation.memory.resident_bytes as f64;
-        if lost_bytes as f64 > DISTURBED * resident_bytes {
+        if lost_bytes as f64 > DISTURBED_SHARE * resident_bytes {
             self.observation.disturbed_epochs += 1;
         }
         used_bytes as f64
@@ -371,7 +371,7 @@ impl Session<'_> {
             if (self.interrupted)() || Instant::now() >= self.end {
                 return false;
             }
-            std::thread::sleep(left.min(NAP));
+            std::thread::sleep(left.min(MAX_SLEEP));
             if left.is_zero() {
                 break;
             }

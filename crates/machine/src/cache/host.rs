@@ -52,7 +52,7 @@ impl RowSearch for Portable {
     #[inline(always)]
     fn least_of_later(ones: &[u32], others: &[u32], except: Option<usize>) -> u32 {
         let mut least = u32::MAX;
-        for (at, (one, other)) in ones.iter().zip(others).take(MOST_WAYS).enumerate() {
+        for (at, (one, other)) in ones.iter().zip(others).take(MAX_ROW_WAYS).enumerate() {
             if Some(at) != except {
                 least = least.min(one.max(other) + at as u32);
             }
@@ -84,7 +84,7 @@ pub(crate) struct Fours;
 mod fours {
     use std::arch::x86_64::*;
 
-    use super::{Fours, MOST_WAYS, NEVER, Portable, RowSearch};
+    use super::{Fours, MAX_ROW_WAYS, NEVER, Portable, RowSearch};
 
     #[inline(always)]
     fn four(values: &[u64; 4]) -> __m256i {
@@ -205,7 +205,7 @@ mod fours {
     impl RowSearch for Fours {
         #[inline(always)]
         fn find(lines: &[u64], line: u64) -> Option<usize> {
-            debug_assert!(lines.len() <= MOST_WAYS);
+            debug_assert!(lines.len() <= MAX_ROW_WAYS);
             let wanted = all(line);
             let found = match lines.as_chunks::<4>() {
                 ([a], []) => places_of([a], wanted),
@@ -220,7 +220,7 @@ mod fours {
         // Most first levels have 8 or 12 ways.
         #[inline(always)]
         fn least_of_later(ones: &[u32], others: &[u32], except: Option<usize>) -> u32 {
-            debug_assert!(ones.len() <= MOST_WAYS && ones.len() == others.len());
+            debug_assert!(ones.len() <= MAX_ROW_WAYS && ones.len() == others.len());
             let except = except.map_or(-1, |way| way as i32);
             let (first, second) = match (ones.as_chunks::<8>(), others.as_chunks::<8>()) {
                 (([a], []), ([b], [])) => {
@@ -273,7 +273,7 @@ pub(crate) struct Eights;
 mod eights {
     use std::arch::x86_64::*;
 
-    use super::{Eights, Fours, MOST_WAYS, RowSearch};
+    use super::{Eights, Fours, MAX_ROW_WAYS, RowSearch};
 
     /// Returns the mask of the entries, among eight from `start`, of a row of `len` entries.
     #[inline(always)]
@@ -295,7 +295,7 @@ mod eights {
     impl RowSearch for Eights {
         #[inline(always)]
         fn find(lines: &[u64], line: u64) -> Option<usize> {
-            debug_assert!(lines.len() <= MOST_WAYS);
+            debug_assert!(lines.len() <= MAX_ROW_WAYS);
             let equal = |start| {
                 let there = there(lines.len(), start);
                 let held = eight(lines, start, there, 0);
@@ -511,7 +511,7 @@ pub fn fetch_early<T>(value: &T) {
 pub fn fetch_early<T>(_value: &T) {}
 
 /// Maximum number of values in a row.
-pub(crate) const MOST_WAYS: usize = 16;
+pub(crate) const MAX_ROW_WAYS: usize = 16;
 
 /// A multiple of 16 that no stamp reaches.
 const NEVER: u64 = (i64::MAX as u64) & !15;
@@ -527,7 +527,7 @@ mod tests {
                 let mut values = vec![most; count];
                 values[at] = 3;
                 assert_eq!(R::least(&values), 3);
-                if count <= MOST_WAYS {
+                if count <= MAX_ROW_WAYS {
                     assert_eq!(R::find(&values, 3), Some(at));
                     assert_eq!(R::find(&values, 4), None);
                     let stamps = |value: u64| 16 * (value % 100) as u32;

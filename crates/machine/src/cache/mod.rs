@@ -25,7 +25,7 @@ use crate::{CacheConfig, Replacement};
 pub use host::fetch_early;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use host::{Eights, Fours};
-pub(crate) use host::{MOST_WAYS, Portable, RowSearch, SearchWidth};
+pub(crate) use host::{MAX_ROW_WAYS, Portable, RowSearch, SearchWidth};
 use ordered::Ordered;
 use wide::Wide;
 
@@ -182,7 +182,7 @@ impl Cache {
         replacement: Replacement,
         evicted: Evicted,
     ) -> Self {
-        if ways <= ordered::MOST_WAYS && replacement == Replacement::Lru {
+        if ways <= ordered::MAX_ORDERED_WAYS && replacement == Replacement::Lru {
             return Cache::Ordered(Ordered::new(sets, ways, evicted));
         }
         Cache::Wide(Wide::new(sets, ways, replacement))

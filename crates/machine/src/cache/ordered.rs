@@ -30,13 +30,13 @@ use crate::Replacement;
 use super::{DIRTY, EMPTY, Evicted, FLAGS, LookupResult, SPACE_SHIFT, SPACE_STEP, Sets, TAG_MASK};
 
 /// Maximum number of ways.
-pub(super) const MOST_WAYS: usize = 48;
+pub(super) const MAX_ORDERED_WAYS: usize = 48;
 /// Number of bits of the quotient in a word.
 const QUOTIENT_BITS: u32 = 22;
 /// Position of the region in a word.
 const REGION_SHIFT: u32 = QUOTIENT_BITS + 2;
 /// Maximum number of regions. The number 255 stays unused, so that no line equals [`NO_LINE`].
-const MOST_REGIONS: usize = 255;
+const MAX_REGIONS: usize = 255;
 /// An unused way.
 const NO_LINE: u32 = EMPTY as u32;
 /// Number of recently used regions that are found without a search.
@@ -137,7 +137,7 @@ impl RegionNumbers {
     fn add(&mut self, region: AddressRegion) -> Option<u32> {
         let number = match self.search(region) {
             Some(number) => number,
-            None if self.by_number.len() == MOST_REGIONS => return None,
+            None if self.by_number.len() == MAX_REGIONS => return None,
             None => {
                 self.by_number.push(region);
                 (self.by_number.len() as u32 - 1) << REGION_SHIFT
