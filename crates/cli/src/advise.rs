@@ -141,7 +141,7 @@ enum ProgramInput {
     File(File, u64),
     /// A terminal, which the program is not expected to read to its end.
     Terminal,
-    /// A pipe or a socket. What the program reads is gone.
+    /// A pipe or a socket. Input that the program has read is gone.
     Lost,
 }
 

@@ -623,7 +623,7 @@ fn read(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
     let mut heads = if service.json { "" } else { SAMPLE_HEADS };
     service.client.extend_timeout(wait)?;
     loop {
-        let asked = left.min(MOST_AT_ONCE);
+        let asked = left.min(MAX_SAMPLES_PER_REQUEST);
         let path = format!(
             "/v1/profilers/{}/samples?max={asked}&wait_ms={}",
             read.id.id,
@@ -641,7 +641,7 @@ fn read(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
 }
 
 /// Maximum number of samples in one answer.
-const MOST_AT_ONCE: u64 = 10_000;
+const MAX_SAMPLES_PER_REQUEST: u64 = 10_000;
 
 fn batch(samples: &[ShownSample], json: bool) -> anyhow::Result<String> {
     let lines = samples.iter().map(|sample| match json {
@@ -651,8 +651,8 @@ fn batch(samples: &[ShownSample], json: bool) -> anyhow::Result<String> {
     Ok(lines.collect::<Result<String, _>>()?)
 }
 
-/// Message of a line of a stream that is not a sample.
-fn told(line: &str) -> String {
+/// Message for a line of a stream that is not a sample.
+fn stream_message(line: &str) -> String {
     let value: Option<Value> = serde_json::from_str(line).ok();
     match value
         .as_ref()
@@ -682,7 +682,7 @@ fn follow(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
                 terminal::print_while_read(&format!("{heads}{}", sample_line(&sample)))
             }
             Err(_) => {
-                eprintln!("memgauge: {}", told(line));
+                eprintln!("memgauge: {}", stream_message(line));
                 Ok(true)
             }
         };
@@ -698,7 +698,7 @@ fn follow(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Rows below headings. All columns except the last are right-aligned.
+/// Rows below headings. All columns are right-aligned, except a last one of names.
 fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&heads).chain(&rows).collect();
@@ -744,15 +744,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stream_says_besides_samples_is_told_in_words() {
-        let said = told("{\"overwritten\":1}");
+    fn lines_of_a_stream_without_a_sample_become_messages() {
+        let said = stream_message("{\"overwritten\":1}");
         assert_eq!(said, "1 sample was overwritten before it was read");
-        let said = told("{\"overwritten\":17}");
+        let said = stream_message("{\"overwritten\":17}");
         assert_eq!(said, "17 samples were overwritten before they were read");
     }
 
     #[test]
-    fn a_table_stands_in_columns() {
+    fn columns_of_a_table_are_aligned() {
         let rows = vec![
             vec!["1".to_owned(), "on".to_owned(), "my own".to_owned()],
             vec!["10".to_owned(), "off".to_owned(), String::new()],

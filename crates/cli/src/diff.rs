@@ -181,8 +181,8 @@ fn check_distinct<'a>(runs: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result
     Ok(())
 }
 
-/// A baseline file is read as it is, a recording is summarised. Of the former nothing over
-/// time is known.
+/// A baseline file is read as it is, a recording is summarised. A baseline contains nothing over
+/// time.
 fn measured(
     path: &Path,
     event: Option<&str>,

@@ -193,7 +193,7 @@ fn firefox(
     recording.for_each_intact_batch(&Selection::all(), &mut problems, |rows| {
         values.extend_from_slice(rows);
     })?;
-    say_new(&problems, &summary.problems);
+    print_new(&problems, &summary.problems);
     Ok(write_firefox(summary, &stacked, &values, out))
 }
 
@@ -211,8 +211,8 @@ fn sampled_event(args: &Export, recording: &Recording) -> anyhow::Result<Option<
 }
 
 /// Prints problems that were not printed yet.
-fn say_new(problems: &[String], told: &[String]) {
-    for problem in problems.iter().filter(|problem| !told.contains(problem)) {
+fn print_new(problems: &[String], printed: &[String]) {
+    for problem in problems.iter().filter(|problem| !printed.contains(problem)) {
         eprintln!("memgauge: {problem}");
     }
 }
@@ -229,8 +229,8 @@ fn to_perf(args: &Export, recording: &Recording) -> anyhow::Result<()> {
     out.flush().with_context(failed)?;
     drop(out);
     let of_parts = recording.problems();
-    say_new(&of_parts, &[]);
-    say_new(&written.problems, &of_parts);
+    print_new(&of_parts, &[]);
+    print_new(&written.problems, &of_parts);
     if written.truncated > 0 {
         eprintln!(
             "memgauge: {} samples lack their outermost calls: a record of perf has room for 8000",

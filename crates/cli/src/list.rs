@@ -98,17 +98,19 @@ fn live_text(topic: Option<&str>) -> String {
 }
 
 /// Maximum width of the column of names.
-const LONGEST_NAME: usize = 34;
+const MAX_NAME_WIDTH: usize = 34;
 /// Minimum width for wrapping descriptions.
-const LEAST_ROOM: usize = 24;
+const MIN_DESCRIPTION_WIDTH: usize = 24;
 
 /// Names with descriptions in a column beside them. A longer name has its own line. Descriptions
 /// are wrapped if a width is given.
 fn columns(rows: &[(&str, &str)], width: Option<usize>) -> String {
     let lengths = rows.iter().map(|r| r.0.chars().count());
-    let widest = lengths.filter(|&n| n <= LONGEST_NAME).max().unwrap_or(0);
+    let widest = lengths.filter(|&n| n <= MAX_NAME_WIDTH).max().unwrap_or(0);
     let indent = widest + 4;
-    let room = width.map_or(usize::MAX, |w| w.saturating_sub(indent).max(LEAST_ROOM));
+    let room = width.map_or(usize::MAX, |w| {
+        w.saturating_sub(indent).max(MIN_DESCRIPTION_WIDTH)
+    });
     let mut out = String::new();
     for (name, what) in rows {
         let mut lines = wrapped(what, room).into_iter();

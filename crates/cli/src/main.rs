@@ -224,7 +224,7 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
 }
 
 /// Prints help, the version, or clap's message about the command line.
-fn shown(words: &clap::Error) -> ExitCode {
+fn print_clap(words: &clap::Error) -> ExitCode {
     let printed = words.print().and_then(|()| std::io::stdout().flush());
     match printed {
         Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => outcome::explain(
@@ -236,11 +236,11 @@ fn shown(words: &clap::Error) -> ExitCode {
 
 /// Minimum stack of the first thread, and the stack of the thread that replaces it if `ulimit -s`
 /// allows less.
-const LEAST_STACK_BYTES: u64 = 1 << 20;
+const MIN_STACK_BYTES: u64 = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 
 /// Minimum of `ulimit -d`. With less, memgauge could not even allocate an error message.
-const LEAST_DATA_BYTES: u64 = 64 << 20;
+const MIN_DATA_BYTES: u64 = 64 << 20;
 
 fn main() -> ExitCode {
     outcome::explain_panics();
@@ -253,15 +253,15 @@ fn start() -> ExitCode {
     if let Err(why) = memgauge_host::sys::signals::outlive_file_limit() {
         return outcome::explain(&anyhow::Error::new(why).context("failed to handle a signal"));
     }
-    if process::data_limit().is_some_and(|bytes| bytes < LEAST_DATA_BYTES) {
+    if process::data_limit().is_some_and(|bytes| bytes < MIN_DATA_BYTES) {
         return outcome::explain(&anyhow::anyhow!(
             "failed to start: the limit of the data segment is below {} MiB; raise it with `ulimit -d \
              unlimited`",
-            LEAST_DATA_BYTES >> 20
+            MIN_DATA_BYTES >> 20
         ));
     }
     let limit = process::stack_limit();
-    if limit.is_none_or(|bytes| bytes >= LEAST_STACK_BYTES) {
+    if limit.is_none_or(|bytes| bytes >= MIN_STACK_BYTES) {
         return begin();
     }
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
@@ -286,7 +286,7 @@ fn begin() -> ExitCode {
                 .collect();
             return match hint(&error, &words) {
                 Some(hint) => outcome::explain(&outcome::usage(hint)),
-                None => shown(&error),
+                None => print_clap(&error),
             };
         }
     };

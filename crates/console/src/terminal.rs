@@ -33,12 +33,12 @@ const PLAIN_WIDTH: usize = 80;
 const NARROWEST: usize = 40;
 
 /// The value of `--width`.
-static ASKED: OnceLock<usize> = OnceLock::new();
+static REQUESTED_WIDTH: OnceLock<usize> = OnceLock::new();
 
 /// Sets the width from the command line.
 pub fn set_width(width: Option<usize>) {
     if let Some(width) = width {
-        ASKED.get_or_init(|| width);
+        REQUESTED_WIDTH.get_or_init(|| width);
     }
 }
 
@@ -49,9 +49,9 @@ fn line(terminal: bool) -> Option<usize> {
         let (width, _) = terminal_size::terminal_size_of(std::io::stderr())?;
         Some(usize::from(width.0))
     };
-    let told = ASKED.get().copied().or_else(columns);
-    let line = match (told, terminal) {
-        (Some(told), _) => Some(told),
+    let requested = REQUESTED_WIDTH.get().copied().or_else(columns);
+    let line = match (requested, terminal) {
+        (Some(requested), _) => Some(requested),
         (None, true) => Some(screen().unwrap_or(PLAIN_WIDTH)),
         (None, false) => None,
     };
@@ -60,12 +60,12 @@ fn line(terminal: bool) -> Option<usize> {
 
 /// Width of standard output if it is a terminal or the user set one.
 pub fn stdout_width() -> Option<usize> {
-    let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
-    let asked = || {
+    let requested = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let screen = || {
         let size = terminal_size::terminal_size_of(std::io::stdout());
         size.map(|(w, _)| usize::from(w.0))
     };
-    told.or_else(asked)
+    requested.or_else(screen)
 }
 
 /// True if the locale uses UTF-8. Without these variables it is the C locale, which has only ASCII.

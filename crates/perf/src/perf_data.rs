@@ -151,9 +151,9 @@ pub trait Visit {
 #[non_exhaustive]
 pub struct PerfData<R> {
     source: R,
-    /// The events. Those of a stream come with its records.
+    /// The events. In a stream, they come with the records.
     pub events: Events,
-    /// Facts about the machine. Those of a stream come with its records.
+    /// Facts about the machine. In a stream, they come with the records.
     pub facts: Facts,
     /// True if it is a stream.
     pub is_stream: bool,
@@ -345,11 +345,11 @@ impl<R: Read + Seek> PerfData<R> {
         let start = SeekFrom::Start(self.data.start);
         self.source.seek(start).map_err(unreadable)?;
         let mut walk = FileWalk::new(self.data.end - self.data.start);
-        let mut told = SharedFacts {
+        let mut shared = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
-        let result = walk.records(&mut self.source, &mut told, visit);
+        let result = walk.records(&mut self.source, &mut shared, visit);
         let mut damage = std::mem::take(&mut self.damage);
         walk.damage(result, self.is_stream, &mut damage)?;
         Ok(damage)
@@ -366,11 +366,11 @@ impl<R: Read + Seek> PerfData<R> {
         visit: &mut V,
     ) -> std::result::Result<Damage, V::Error> {
         let mut walk = FileWalk::new(u64::MAX);
-        let mut told = SharedFacts {
+        let mut shared = SharedFacts {
             events: &mut self.events,
             facts: &mut self.facts,
         };
-        let result = walk.records(source, &mut told, visit);
+        let result = walk.records(source, &mut shared, visit);
         let mut damage = Damage::default();
         walk.damage(result, true, &mut damage)?;
         Ok(damage)
@@ -494,7 +494,7 @@ impl FileWalk {
     fn records<V: Visit>(
         &mut self,
         source: &mut impl Read,
-        told: &mut SharedFacts<'_>,
+        shared: &mut SharedFacts<'_>,
         visit: &mut V,
     ) -> WalkResult<(), V::Error> {
         loop {
@@ -520,16 +520,17 @@ impl FileWalk {
             self.filled.start += size;
             let record = start + HEADER_BYTES..start + size;
             if header.kind < user::FIRST {
-                visit.record(told.events, header, &self.buffer[record])?;
+                visit.record(shared.events, header, &self.buffer[record])?;
             } else {
-                self.of_perf((source, told), header, record, visit)?;
+                self.read_synthetic_record((source, shared), header, record, visit)?;
             }
         }
     }
 
-    fn of_perf<V: Visit>(
+    /// Reads a record that perf wrote itself, not the kernel.
+    fn read_synthetic_record<V: Visit>(
         &mut self,
-        (source, told): (&mut impl Read, &mut SharedFacts<'_>),
+        (source, shared): (&mut impl Read, &mut SharedFacts<'_>),
         header: Header,
         record: std::ops::Range<usize>,
         visit: &mut V,
@@ -537,25 +538,26 @@ impl FileWalk {
         let mut body = FieldParser(&self.buffer[record]);
         let cut = || WalkEnd::Damaged(format!("a record of kind {} is cut off", header.kind));
         match header.kind {
-            user::ATTR => attribute(told.events, body).ok_or_else(cut)?,
-            user::EVENT_TYPE => name_tracepoint(told.events, body),
-            user::EVENT_UPDATE => name_event(told.events, body),
+            user::ATTR => attribute(shared.events, body).ok_or_else(cut)?,
+            user::EVENT_TYPE => name_tracepoint(shared.events, body),
+            user::EVENT_UPDATE => name_event(shared.events, body),
             user::FEATURE => {
                 let number = body.u64().ok_or_else(cut)?;
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
-                told.facts.read_feature(number, body.0, told.events);
+                shared.facts.read_feature(number, body.0, shared.events);
             }
             user::TRACING_DATA => {
                 let bytes = body.u32().ok_or_else(cut)?;
                 let padded = u64::from(bytes).next_multiple_of(8);
                 let data = self.bytes_between_records(source, padded)?;
-                told.facts
-                    .read_feature(feature::TRACING_DATA, &data, told.events);
+                shared
+                    .facts
+                    .read_feature(feature::TRACING_DATA, &data, shared.events);
             }
             user::FINISHED_ROUND if !visit.round() => return Err(WalkEnd::Enough),
             user::AUXTRACE => {
                 let bytes = body.u64().ok_or_else(cut)?;
-                told.facts.trace_bytes = told.facts.trace_bytes.saturating_add(bytes);
+                shared.facts.trace_bytes = shared.facts.trace_bytes.saturating_add(bytes);
                 self.skip(source, bytes)?;
             }
             user::COMPRESSED | user::COMPRESSED_2 => {
@@ -563,7 +565,7 @@ impl FileWalk {
                     let bytes = body.u64().ok_or_else(cut)?;
                     body.0 = body.0.get(..bytes as usize).ok_or_else(cut)?;
                 }
-                let (events, packed) = (&*told.events, body.0);
+                let (events, packed) = (&*shared.events, body.0);
                 self.unpacker.unpack(packed, &mut |header, body| {
                     visit.record(events, header, body)
                 })?;

@@ -139,7 +139,7 @@ fn read(args: &Bandwidth, recording: &Recording) -> anyhow::Result<bandwidth::Ba
 
 /// Maximum difference from a reference, beyond the error of quantisation, at which both count the
 /// same traffic.
-const MOST_UNLIKE: f64 = 0.5;
+const MAX_REFERENCE_ERROR: f64 = 0.5;
 /// Minimum number of windows for the comparison. In fewer windows, a reference of other traffic may
 /// look like one of the same traffic.
 const FEWEST_WINDOWS: u64 = 4;
@@ -157,7 +157,7 @@ fn unlike(reference: &bandwidth::Reference) -> Option<String> {
         ));
     }
     let quantised = reference.quantised_error.unwrap_or(0.0);
-    (error - quantised > MOST_UNLIKE).then(|| {
+    (error - quantised > MAX_REFERENCE_ERROR).then(|| {
         format!(
             "memory's own counter differs from the overflows by {:.0} % in windows: it saw other \
              traffic, too, so nothing is corrected by it (--correct N gives the events that a \
@@ -176,7 +176,7 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &TraceExtent) -> anyho
         let manifest = recording.manifest();
         let mut is_other = false;
         let settings = &manifest.source.settings;
-        let told: Vec<String> = settings
+        let periods: Vec<String> = settings
             .periods()
             .map(|(event, period)| {
                 let total = manifest.totals.get(event).copied().unwrap_or(0);
@@ -185,13 +185,13 @@ fn check(args: &Bandwidth, recording: &Recording, extent: &TraceExtent) -> anyho
                 format!("{event} happened {total} times, the period is {period}")
             })
             .collect();
-        let why = match is_other || told.is_empty() {
+        let why = match is_other || periods.is_empty() {
             true => {
                 "it holds no trace of overflows (`memgauge bandwidth -- CMD` makes one)".to_owned()
             }
             false => format!(
                 "no counter overflowed ({}; choose a smaller one with -c)",
-                told.join(", ")
+                periods.join(", ")
             ),
         };
         bail!(

@@ -9,9 +9,9 @@ use memgauge_serve::{Family, MetricKind, MetricValue, Push};
 use ureq::Agent;
 
 /// Interval between two pushes.
-const EVERY: Duration = Duration::from_secs(10);
+const PUSH_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum duration of a push.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Endpoint of a collector. An address without a path gets the default one.
 fn url(endpoint: &str) -> anyhow::Result<String> {
@@ -78,7 +78,7 @@ fn unix_ns() -> u64 {
 pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
     let url = url(endpoint)?;
     let agent: Agent = Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
+        .timeout_global(Some(PUSH_TIMEOUT))
         // A redirected request would arrive without its body.
         .max_redirects(0)
         .build()
@@ -106,11 +106,11 @@ pub(super) fn push(endpoint: &str) -> anyhow::Result<Push> {
         Ok(()) => eprintln!("memgauge: metrics reach {endpoint} again"),
         Err(why) => eprintln!(
             "memgauge: failed to send metrics to {endpoint}: {why}: trying again every {} s",
-            EVERY.as_secs()
+            PUSH_INTERVAL.as_secs()
         ),
     };
     Ok(Push {
-        every: EVERY,
+        every: PUSH_INTERVAL,
         send: Box::new(send),
         report: Box::new(tell),
     })

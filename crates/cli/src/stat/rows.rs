@@ -151,8 +151,8 @@ fn quoted(name: &str) -> String {
     }
 }
 
-/// Names of a group's columns in order, and the index of each value. Of two columns with one name,
-/// the last is used.
+/// Names of a group's columns in order, and the index of each value. If two columns have the same
+/// name, the last is used.
 fn counts(columns: &[String]) -> Vec<(String, usize)> {
     let named = columns.iter().enumerate();
     let last: BTreeMap<&str, usize> = named.map(|(at, name)| (name.as_str(), at)).collect();
