@@ -199,7 +199,7 @@ fn print_intervals(
         if pause(watch, next) {
             break;
         }
-        let mut shown = watch.look(open.map(|pid| DetailRequest {
+        let mut shown = watch.end_interval(open.map(|pid| DetailRequest {
             pid,
             heat_of: 0,
             cells,
@@ -266,7 +266,7 @@ impl LiveTop {
             let now = Instant::now();
             if now >= next {
                 next = (next + every).max(now);
-                self.look(watch)?;
+                self.show_interval(watch)?;
                 done += 1;
             }
             watch.read();
@@ -284,8 +284,8 @@ impl LiveTop {
         Ok(Exit::Success)
     }
 
-    fn look(&mut self, watch: &mut Watch) -> anyhow::Result<()> {
-        let shown = watch.look(self.opened());
+    fn show_interval(&mut self, watch: &mut Watch) -> anyhow::Result<()> {
+        let shown = watch.end_interval(self.opened());
         if self.choice.frozen {
             return Ok(());
         }

@@ -377,7 +377,7 @@ pub(super) struct OwnUsage {
     /// CPU use. 1 is one CPU all the time.
     pub(super) cpu: f64,
     pub(super) descriptors: u64,
-    pub(super) descriptors_at_most: u64,
+    pub(super) max_descriptors: u64,
 }
 
 /// Everything shown at one time.
@@ -392,7 +392,7 @@ pub(super) struct Snapshot {
     /// True if working sets are read.
     pub(super) with_working_sets: bool,
     /// True if the event reports data sources.
-    pub(super) tells_source: bool,
+    pub(super) has_data_sources: bool,
     pub(super) on: bool,
     pub(super) processes: Vec<TaskLine>,
     pub(super) threads: Vec<TaskLine>,

@@ -170,7 +170,7 @@ fn head(shown: &Snapshot, choice: &Choice, room: ScreenSize) -> Vec<ScreenRow> {
             "{of}, {rates}; own: {}% CPU, {}/{} fds",
             percent(Some(shown.own.cpu)),
             shown.own.descriptors,
-            shown.own.descriptors_at_most
+            shown.own.max_descriptors
         ),
     };
     let meaning = match shown.lost {
@@ -285,7 +285,7 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<ScreenColum
     let runs = |l: &TaskLine| l.tid.is_some() || l.sampling != SamplingState::Ended;
     let cpu = move |l: &TaskLine| percent(runs(l).then_some(l.cpu));
     columns.push(("CPU%", 6, Box::new(cpu)));
-    if wide || !shown.tells_source {
+    if wide || !shown.has_data_sources {
         columns.push((
             "ADDR%",
             6,
@@ -297,7 +297,7 @@ fn columns(shown: &Snapshot, threads: bool, room: ScreenSize) -> Vec<ScreenColum
             Box::new(|l| l.faults_per_s.map_or(dash(), rate)),
         ));
     }
-    if shown.tells_source {
+    if shown.has_data_sources {
         columns.push((
             "MISS%",
             6,
@@ -609,7 +609,7 @@ mod tests {
             own: OwnUsage {
                 cpu: 0.012,
                 descriptors: 31,
-                descriptors_at_most: 1024,
+                max_descriptors: 1024,
             },
             ..Snapshot::default()
         }
@@ -654,7 +654,7 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
     #[test]
     fn an_event_that_tells_where_data_came_from_has_columns_for_it() {
         let mut shown = shown();
-        shown.tells_source = true;
+        shown.has_data_sources = true;
         shown.processes[0].sums.with_source = 100;
         shown.processes[0].sums.from_memory = 25;
         shown.processes[0].sums.with_latency = 10;
@@ -741,7 +741,7 @@ q quit  Enter open  Esc back  o order  t threads  / search  space freeze  ? help
                 ..STYLE
             };
             let mut shown = shown();
-            shown.tells_source = true;
+            shown.has_data_sources = true;
             let rows = draw(&shown, &Choice::default(), &style, room(24, columns));
             let lines = rows.iter().map(|row| row.painted(&style) + "\n");
             lines.collect::<String>()

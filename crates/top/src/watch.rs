@@ -104,7 +104,8 @@ pub(super) struct Watch {
     /// True if samples come from the modelled machine, so that their times are virtual.
     modelled: bool,
     began: Instant,
-    looked: Instant,
+    /// Start of the current interval.
+    interval_began: Instant,
     own_cpu: Duration,
     stolen: StolenTime,
     /// Share of the last interval's CPU time that the hypervisor took.
@@ -113,21 +114,24 @@ pub(super) struct Watch {
     named: Vec<u32>,
     /// The started program, for its end.
     program: Option<Child>,
-    paced: bool,
+    /// True if memgauge sets the periods, by `--overhead`.
+    has_budget: bool,
     on: bool,
-    descriptors_at_most: u64,
+    max_descriptors: u64,
     processes: BTreeMap<u32, WatchedProcess>,
     /// CPU times of threads at the previous reading.
     threads: HashMap<(u32, u32), u64>,
     /// Time of that reading.
     counted: Instant,
     thread_sums: HashMap<u32, SampleCounts>,
-    tells_source: bool,
+    /// True if a sample had a data source.
+    has_data_sources: bool,
     requests: UserRequests,
     users: Users,
     /// Processes that could not be attached, with their start times.
     refused: HashSet<(u32, u64)>,
-    no_room: usize,
+    /// Number of active processes without descriptors.
+    without_room: usize,
     /// Lost samples of removed processes.
     lost_before: u64,
     io: Result<ProcessIo, String>,
@@ -143,7 +147,7 @@ pub(super) struct Watch {
 struct ProcessIo {
     meter: Meter,
     /// Time of the last reading.
-    looked: Instant,
+    read_at: Instant,
     /// Time between the last two readings.
     interval_s: f64,
     /// Devices without hardware, whose bytes also pass through other devices.
@@ -165,7 +169,7 @@ impl ProcessIo {
         let meter = meter.map_err(|e| e.to_string())?;
         Ok(ProcessIo {
             meter,
-            looked: Instant::now(),
+            read_at: Instant::now(),
             interval_s: 1.0,
             without_hardware: HashSet::new(),
             moved: HashMap::new(),
@@ -173,9 +177,10 @@ impl ProcessIo {
         })
     }
 
-    fn look(&mut self) -> Result<(), String> {
+    /// Reads the bytes moved since the last reading.
+    fn read(&mut self) -> Result<(), String> {
         let interval = self.meter.read(false).map_err(|e| e.to_string())?;
-        self.interval_s = since(&mut self.looked);
+        self.interval_s = since(&mut self.read_at);
         for device in &interval.devices {
             match device.is_virtual {
                 true => self.without_hardware.insert(device.device),
@@ -232,6 +237,14 @@ pub(super) struct Plan {
     pub(super) working_sets: bool,
 }
 
+/// A profiler and its description.
+struct Sampling {
+    profiler: Profiler,
+    /// Source of the samples, for people.
+    source: String,
+    is_timer: bool,
+}
+
 impl Watch {
     pub(super) fn start(plan: &Plan) -> anyhow::Result<Watch> {
         raise_open_file_limit();
@@ -244,8 +257,12 @@ impl Watch {
         };
         if plan.modelled {
             let started = ModelledProgram::start(&plan.command, plan.output, &plan.request)?;
-            let of_program = (started.profiler, started.source, false);
-            let mut watch = Watch::of(plan, of_program, vec![started.pid], io)?;
+            let sampling = Sampling {
+                profiler: started.profiler,
+                source: started.source,
+                is_timer: false,
+            };
+            let mut watch = Watch::new(plan, sampling, vec![started.pid], io)?;
             watch.begin(true);
             return Ok(watch);
         }
@@ -253,8 +270,12 @@ impl Watch {
         let held = held(&plan.command, plan.output, &profiler)?;
         let started = held.iter().map(HeldProcess::pid);
         let named: Vec<u32> = plan.named.iter().copied().chain(started).collect();
-        let of_source = (profiler, in_words(&source), is_timer(&source));
-        let mut watch = Watch::of(plan, of_source, named, io)?;
+        let sampling = Sampling {
+            profiler,
+            source: in_words(&source),
+            is_timer: is_timer(&source),
+        };
+        let mut watch = Watch::new(plan, sampling, named, io)?;
         for added in watch.profiler.add_processes(&watch.named) {
             added?;
         }
@@ -286,7 +307,7 @@ impl Watch {
         }
         if has_started_program {
             // All activity of the started program belongs to the first interval.
-            self.looked = Instant::now();
+            self.interval_began = Instant::now();
             return;
         }
         // Samples that arrived while others were being attached belong to no interval.
@@ -301,47 +322,47 @@ impl Watch {
         self.thread_sums.clear();
         self.read_tasks(&statistics);
         if let Ok(io) = &mut self.io
-            && let Err(why) = io.look()
+            && let Err(why) = io.read()
         {
             self.io = Err(why);
         }
         self.own_cpu = own_usage().cpu;
         self.stolen = StolenTime::now();
-        self.looked = Instant::now();
+        self.interval_began = Instant::now();
     }
 
-    fn of(
+    fn new(
         plan: &Plan,
-        (profiler, source, timer): (Profiler, String, bool),
+        sampling: Sampling,
         named: Vec<u32>,
         io: Result<ProcessIo, String>,
     ) -> anyhow::Result<Watch> {
         let now = Instant::now();
         Ok(Watch {
-            reader: profiler.reader(Sharing::Each)?,
-            profiler,
-            source,
-            timer,
+            reader: sampling.profiler.reader(Sharing::Each)?,
+            profiler: sampling.profiler,
+            source: sampling.source,
+            timer: sampling.is_timer,
             modelled: plan.modelled,
             began: now,
-            looked: now,
+            interval_began: now,
             own_cpu: own_usage().cpu,
             stolen: StolenTime::now(),
             stolen_share: None,
             named,
             program: None,
-            paced: plan.request.overhead.is_some(),
+            has_budget: plan.request.overhead.is_some(),
             on: true,
-            descriptors_at_most: raise_open_file_limit(),
+            max_descriptors: raise_open_file_limit(),
             processes: BTreeMap::new(),
             threads: HashMap::new(),
             counted: now,
             thread_sums: HashMap::new(),
-            tells_source: false,
+            has_data_sources: false,
             requests: UserRequests::default(),
             users: Users::default(),
             refused: HashSet::new(),
-            no_room: 0,
+            without_room: 0,
             lost_before: 0,
             io,
             working_sets: plan.working_sets.then(WorkingSets::open),
@@ -384,7 +405,7 @@ impl Watch {
                     .entry(sample.tid.0)
                     .or_default()
                     .take(sample);
-                self.tells_source |= sample.source != memgauge_online::DataSource::Unknown;
+                self.has_data_sources |= sample.source != memgauge_online::DataSource::Unknown;
             }
             if n < SAMPLES_PER_READ {
                 return;
@@ -412,14 +433,14 @@ impl Watch {
     }
 
     /// Ends an interval and returns its data, with the details of a process on request.
-    pub(super) fn look(&mut self, into: Option<DetailRequest>) -> Snapshot {
+    pub(super) fn end_interval(&mut self, into: Option<DetailRequest>) -> Snapshot {
         let statistics = self.profiler.all_statistics();
         let counted_s = since(&mut self.counted);
         self.read();
-        let interval_s = since(&mut self.looked);
+        let interval_s = since(&mut self.interval_began);
         self.read_tasks(&statistics);
         if let Ok(io) = &mut self.io
-            && let Err(why) = io.look()
+            && let Err(why) = io.read()
         {
             self.io = Err(why);
         }
@@ -436,7 +457,7 @@ impl Watch {
         let own = OwnUsage {
             cpu: (cpu - self.own_cpu).as_secs_f64() / interval_s,
             descriptors: tasks::own_descriptors(),
-            descriptors_at_most: self.descriptors_at_most,
+            max_descriptors: self.max_descriptors,
         };
         self.own_cpu = cpu;
         let stolen = StolenTime::now();
@@ -448,7 +469,7 @@ impl Watch {
             source: self.source.clone(),
             timer: self.timer,
             with_working_sets: self.working_sets.is_some(),
-            tells_source: self.tells_source,
+            has_data_sources: self.has_data_sources,
             on: self.on,
             lost,
             processes,
@@ -553,22 +574,22 @@ impl Watch {
             .map(|(pid, p)| (p.cpu, *pid, p.task.threads, p.task.began))
             .collect();
         wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let kept = kept_descriptors(self.descriptors_at_most);
+        let kept = kept_descriptors(self.max_descriptors);
         let needed: u64 = wanted
             .iter()
             .map(|(_, _, threads, _)| threads * DESCRIPTORS_OF_THREAD)
             .sum();
         let mut used = tasks::own_descriptors() + kept;
-        if used + needed > self.descriptors_at_most {
+        if used + needed > self.max_descriptors {
             self.make_room(&attached);
             used = tasks::own_descriptors() + kept;
         }
-        self.no_room = 0;
+        self.without_room = 0;
         let mut fitting = Vec::new();
         for (_, pid, threads, began) in wanted {
             let needed = threads * DESCRIPTORS_OF_THREAD;
-            if used + needed > self.descriptors_at_most {
-                self.no_room += 1;
+            if used + needed > self.max_descriptors {
+                self.without_room += 1;
                 continue;
             }
             used += needed;
@@ -580,7 +601,7 @@ impl Watch {
                 Ok(_) => {}
                 // It has ended in the meantime.
                 Err(e) if e.kind() == ErrorKind::NoSuchTask && tasks::task(pid).is_none() => {}
-                Err(e) if e.kind() == ErrorKind::Exhausted => self.no_room += 1,
+                Err(e) if e.kind() == ErrorKind::Exhausted => self.without_room += 1,
                 Err(_) => {
                     self.refused.insert((pid, began));
                 }
@@ -837,10 +858,10 @@ impl Watch {
                 ));
             }
         }
-        if self.no_room > 0 {
+        if self.without_room > 0 {
             notes.push(format!(
                 "processes not sampled: {}; descriptors are used up (ulimit -n)",
-                self.no_room
+                self.without_room
             ));
         }
         if !self.refused.is_empty() {
@@ -896,7 +917,7 @@ impl Watch {
     /// Multiplies the period of a process's threads. Returns the new period, or why the change
     /// failed.
     pub(super) fn change_period(&mut self, pid: u32, factor: f64) -> Result<u64, String> {
-        if self.paced {
+        if self.has_budget {
             return Err("periods are set by --overhead".to_owned());
         }
         self.check_alive(pid)?;
