@@ -90,7 +90,7 @@ pub(super) struct SimulatedCache {
     pub(super) ways: u64,
 }
 
-/// An event of the recording: the sum of the columns `plus`, minus those of `minus`.
+/// An event of the recording: the sum of the columns `plus`, minus the columns `minus`.
 pub(super) struct ImportedEvent {
     pub(super) definition: EventDef,
     plus: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Text files of other tools: detects the tool and splits lines.
+//! Formats of text files of other tools: detects them and splits lines.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -23,6 +23,15 @@ pub(super) enum TextFormat {
 }
 
 impl TextFormat {
+    /// Name of the tool.
+    pub(super) fn tool(self) -> &'static str {
+        match self {
+            TextFormat::CostProfile => "callgrind",
+            TextFormat::Lackey => "lackey",
+            TextFormat::Drcachesim => "drcachesim",
+        }
+    }
+
     /// Detects the format. Returns `None` if it is none of these.
     pub(super) fn detect(content: impl Read) -> Result<Option<TextFormat>> {
         let failed = |e| Error::system("failed to read the file", e);

@@ -204,10 +204,7 @@ fn import_trace(mut writer: Writer, trace: &AccessTrace, format: TextFormat) -> 
         notes: vec!["every access is a sample; an instruction counts as one nanosecond".to_owned()],
         ..SamplingFacts::default()
     };
-    let creator = match format {
-        TextFormat::Drcachesim => "drcachesim",
-        _ => "lackey",
-    };
+    let creator = format.tool();
     let settings = BTreeMap::from([("format".to_owned(), creator.to_owned())]);
     finish(writer, creator, &trace.command, |manifest| {
         manifest.events = catalogue::definitions(Provenance::Counted);
