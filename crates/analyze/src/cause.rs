@@ -22,9 +22,9 @@ pub enum CauseKind {
     CacheConflicts,
     /// It waits for address translation.
     TlbBound,
-    /// Waits for lines that other threads have stored other bytes of.
+    /// It waits for lines in which other threads have stored other bytes.
     FalseSharing,
-    /// Waits for lines that other threads have stored the same bytes of.
+    /// It waits for lines in which other threads have stored the same bytes.
     TrueSharing,
     /// The kernel keeps allocating new pages for it.
     PageFaults,

@@ -194,7 +194,8 @@ fn loader_share(evidence: &Evidence) -> f64 {
     cycles as f64 / all.max(1.0)
 }
 
-/// Applies to native samples, which are the only data about the code. A model counts.
+/// Native samples are the only data about the code, so few of them mean little. A model counts
+/// every event and has no such cause.
 fn few_samples(evidence: &Evidence) -> Option<Cause> {
     let sampling = evidence.sampling?;
     let samples: u64 = sampling.events.iter().map(|e| e.samples).sum();
@@ -203,8 +204,8 @@ fn few_samples(evidence: &Evidence) -> Option<Cause> {
         .then(|| cause(CauseKind::FewSamples, samples as f64, FEW_SAMPLES as f64))
 }
 
-/// Minimum share of the run without a running thread. The time of parallel threads is summed, so a
-/// thread that waits for another does not count as idle.
+/// The share of the run in which no thread ran, if it is at least [`IDLE_SHARE`]. The times of
+/// parallel threads are summed, so a thread that waits for another does not count as idle.
 fn idle(evidence: &Evidence) -> Option<Cause> {
     // A program of a few instructions rounds to no time at all.
     let mut threads = evidence.threads.iter();
@@ -326,6 +327,7 @@ struct Stalls {
     translation: f64,
 }
 
+/// Causes of a modelled run in their order. What the model does not time comes from [`causes`].
 fn of_model(evidence: &Evidence, machine: &MachineFacts) -> Vec<Cause> {
     let mut found = Vec::new();
     let used = mean_bandwidth(evidence, machine);

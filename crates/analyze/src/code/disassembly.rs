@@ -1,8 +1,8 @@
 //! Machine code of the hottest functions, with the cost of each instruction.
 //!
 //! A listing starts from a hot instruction, so a function that was inlined everywhere appears in
-//! the function that contains its code. Of a long function, only the part around that instruction
-//! is listed.
+//! the function that contains its code. A long function is cut to the part around that
+//! instruction.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //!
 //! Each process has a step function of its bytes in use, and so has each of its allocation sites.
 //! They are read on a common grid of [`BINS`] bins and added up. In a bin, the bytes of all sites
-//! are their maximum, so that no short peak is missed. Those of a site are the bytes at the end of
-//! the bin, so that curves of several sites may be stacked. In a bin with a short peak, the stack is
+//! are their maximum, so that no short peak is missed. The bytes of a single site are its bytes at
+//! the end of the bin, so that curves of several sites can be stacked. In a bin with a short peak, the stack is
 //! lower than the maximum.
 //!
 //! Memory: 16 bytes for each row.

@@ -397,8 +397,8 @@ mod tests {
     }
 
     /// By their own counters, two devices at one stack moved 300 and 100 bytes. The ports counted
-    /// 800. A third device elsewhere moved 200. Of the incoming traffic of 1000, the devices have
-    /// 600, 200 and 200.
+    /// 800. A third device elsewhere moved 200. The incoming traffic of 1000 is divided into 600, 200
+    /// and 200.
     #[test]
     fn ports_are_taken_where_they_are_counted() {
         let terms = [

@@ -11,8 +11,8 @@ pub struct DataType {
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// Members by offset. Those of inner structures are listed in place of the structure:
-    /// `inner.x`. Empty for a type without members.
+    /// Members by offset. An inner structure is replaced by its members: `inner.x`. Empty for a type
+    /// without members.
     pub members: Vec<TypeMember>,
     /// Bytes that are in no member, by offset.
     pub holes: Vec<TypeHole>,
