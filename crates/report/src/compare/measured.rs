@@ -261,8 +261,8 @@ fn exact(table: &HotTable, name: fn(&HotRow) -> Option<String>) -> PlaceCounts {
     places
 }
 
-/// Intervals by name of the rows that were estimated. Those of one name are added up as if
-/// they were independent.
+/// Intervals by name of the rows that were estimated. Intervals of rows with the same name are
+/// added up as if they were independent.
 fn intervals(table: &HotTable, name: fn(&HotRow) -> Option<String>) -> PlaceIntervals {
     let mut sums: BTreeMap<String, BTreeMap<String, [f64; 3]>> = BTreeMap::new();
     for (row, name) in table.rows.iter().filter_map(|row| Some((row, name(row)?))) {

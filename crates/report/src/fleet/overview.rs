@@ -89,7 +89,7 @@ pub struct FleetChange {
     pub difference: f64,
     /// The difference / the mean before. `None` if that is 0.
     pub relative: Option<f64>,
-    /// Interval of the difference (Welch). Those of all versions hold together at 95 %. `None` if a
+    /// Interval of the difference (Welch). The intervals of all versions hold together at 95 %. `None` if a
     /// version has a single recording.
     pub interval: Option<[f64; 2]>,
 }

@@ -176,7 +176,7 @@ fn histogram(
 fn in_pairs(classes: &[HeapClass]) -> Vec<HeapClass> {
     let mut joined: Vec<HeapClass> = Vec::new();
     for class in classes {
-        // Classes begin at powers of two. Those of even ones begin a pair, and so does 0.
+        // Classes begin at powers of two. An even exponent begins a pair, and so does 0.
         let begins = class.min == 0 || class.min.trailing_zeros().is_multiple_of(2);
         match joined.last_mut().filter(|_| !begins) {
             Some(last) => {

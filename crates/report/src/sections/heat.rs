@@ -8,7 +8,7 @@ use crate::style::{Role, Style};
 use crate::table::{ColumnKind, Table};
 use crate::units;
 
-/// Minimum number of samples of a page or line. Those with fewer are as hot as many others.
+/// Minimum number of samples of a page or line. With fewer, it is as hot as many others.
 const FEWEST_SAMPLES: u64 = 5;
 
 pub(super) fn heat(summary: &Summary, style: &Style) -> String {

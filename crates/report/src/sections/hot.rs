@@ -230,8 +230,8 @@ impl CodeTable {
     }
 }
 
-/// Rows to show. Those without any of the table's own event are left out, unless the order is
-/// another one.
+/// Rows to show. Rows that lack the table's own event are left out, unless the table has another
+/// order.
 fn shown_rows<'a>(
     hot: &'a HotTable,
     sort: Option<&SortColumn>,

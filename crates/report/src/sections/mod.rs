@@ -130,7 +130,7 @@ pub(crate) fn of_heap(
     ]
 }
 
-/// Last sections of a `stat` report.
+/// Sections of a `stat` report.
 pub(crate) fn of_counting(summary: &Summary, style: &Style) -> Vec<String> {
     vec![
         headline::headline(summary, style),
