@@ -46,7 +46,7 @@ struct ProcessImage {
     start_ns: u64,
     watched: Watched,
     rings: Vec<RingReader>,
-    /// Events that other threads may have earlier ones than.
+    /// Events that are applied once no ring can contain earlier ones.
     pending: Vec<HeapEvent>,
     heap: ProcessHeap,
     resident: Resident,
@@ -134,7 +134,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Writes the rows of all processes. Those that still run are no longer followed.
+    /// Writes the rows of all processes. Processes that still run are no longer followed.
     pub(crate) fn end_processes(&mut self) -> Result<()> {
         self.add_rings()?;
         for number in 0..self.images.len() {

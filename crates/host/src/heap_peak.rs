@@ -226,7 +226,7 @@ fn end_row(rows: &[HeapUseRow], end_ns: u64) -> Option<HeapUseRow> {
 /// Bytes in use, and the most that were.
 #[derive(Clone, Debug, Default)]
 pub struct HeapPeak {
-    /// Changes by time. Those at the same time are in the order in which they were read.
+    /// Changes by time. Changes at the same time are in the order in which they were read.
     pending: VecDeque<SiteChange>,
     applied_ns: u64,
     bytes: BytesInUse,

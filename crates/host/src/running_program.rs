@@ -174,7 +174,7 @@ struct Interrupts {
     handled: usize,
     /// Signals that memgauge sent to the program.
     sent: Vec<i32>,
-    /// Time of the first interrupt, until the user was told that memgauge waits.
+    /// Time of the first interrupt, until the user was informed that memgauge waits.
     waiting_since: Option<Instant>,
 }
 

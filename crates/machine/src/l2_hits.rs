@@ -16,8 +16,8 @@ impl Core {
     /// the line, and no counter overflows. Returns the millicycles that the core stalls for latency.
     ///
     /// # Errors
-    /// What is left to be supplied, if more is needed. Nothing has happened, except that the evicted
-    /// line may have been written to the second level.
+    /// Returns the part that is still missing if the second level does not have it. Nothing has
+    /// happened, except that the evicted line may have been written to the second level.
     #[inline(always)]
     pub fn supply_from_l2(
         &mut self,

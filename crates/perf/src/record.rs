@@ -395,7 +395,7 @@ pub struct Mmap<'a> {
     pub build_id: &'a [u8],
 }
 
-/// A record. Of records that memgauge does not use, only the number is kept.
+/// A record. Records that memgauge does not use are reduced to their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,

@@ -404,7 +404,7 @@ impl Store {
             .map_err(|why| self.cannot_write(path, &why))
     }
 
-    /// All objects below a folder, sorted by path. Those of [`Listing::unusable`] are left out.
+    /// All objects below a folder, sorted by path. Objects in [`Listing::unusable`] are left out.
     ///
     /// # Errors
     /// The storage fails.

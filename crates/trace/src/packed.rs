@@ -146,7 +146,8 @@ fn bit_length(difference: u64) -> usize {
     64 - difference.leading_zeros() as usize
 }
 
-/// Returns the number of differences by their number of bits. Those with 64 bits count as 63.
+/// Returns the number of differences by their number of bits. A difference of 64 bits counts as
+/// one of 63.
 fn count_lengths(differences: &[u64]) -> [u16; 65] {
     // Alternate between tables, so that consecutive equal lengths do not depend on each other.
     let mut tables = [[0u16; 65]; 4];

@@ -460,8 +460,8 @@ pub struct AllocationRow {
     pub lifetime_ns: u64,
     /// Bytes that were not freed by the end of the process or recording.
     pub live_bytes: u64,
-    /// Bytes in use when the process as a whole used most. What a forked child has from its parent
-    /// is in no column of the child's rows.
+    /// Bytes in use when the process as a whole used most. Objects that a forked child has from its
+    /// parent are in no column of the child's rows.
     pub at_peak_bytes: u64,
     /// Allocations that the same thread freed before it allocated again.
     pub temporary: u64,

@@ -66,7 +66,7 @@ pub fn try_open_event(trial: TestEvent) -> io::Result<()> {
 pub fn try_create_bpf_map() -> io::Result<()> {
     // union bpf_attr of BPF_MAP_CREATE: map_type (2, array), key, value, entries.
     let attr: [u32; 4] = [2, 4, 8, 1];
-    // SAFETY: `attr` is valid for the call, which is told its size.
+    // SAFETY: `attr` is valid for the call, which gets its size.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, 0, attr.as_ptr(), size_of_val(&attr)) };
     own(fd).map(drop)
 }

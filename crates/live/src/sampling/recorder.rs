@@ -475,7 +475,7 @@ impl Recorder {
         self.check(written);
     }
 
-    /// Returns all losses. Those of events have the event's name.
+    /// Returns all losses. Losses of an event have its name.
     pub(super) fn losses(&mut self) -> Vec<Loss> {
         self.add_lost_records();
         self.add_losses_of_events();

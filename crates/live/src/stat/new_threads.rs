@@ -2,9 +2,9 @@
 //! (before 6.13).
 //!
 //! Every kernel can inherit an event that counts nothing. It reports each new thread and wakes
-//! memgauge at once, which then opens counters on the thread. What the thread counts before that is
-//! missing: some tens of microseconds, more on a busy machine, and everything if the thread lives
-//! no longer. So counters are inherited if the kernel can do so.
+//! memgauge at once, which then opens counters on the thread. Counts before that are
+//! missing: some tens of microseconds, more on a busy machine, and everything if the thread ends
+//! earlier. So counters are inherited if the kernel can do so.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -2,8 +2,8 @@
 //!
 //! The values in a tick are what the counters have counted since they were opened, by thread and
 //! CPU: a *stream*. A row is the difference to the stream's previous tick. So if a tick is lost,
-//! the next row is longer and no count is lost. What a thread counts after its last tick comes with
-//! its READ records when it ends. The thread that the counters were opened on writes no such
+//! the next row is longer and no count is lost. Counts after a thread's last tick come with its READ
+//! records when it ends. The thread that the counters were opened on writes no such
 //! records. Its last row is the difference to the totals at the end.
 
 use std::collections::BTreeMap;

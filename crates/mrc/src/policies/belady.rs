@@ -78,7 +78,7 @@ pub(super) struct Belady<'a, S> {
     /// Position of the next reference of each object.
     position: Vec<u32>,
     live: PositionSet,
-    /// Objects that are never referenced again. Those removed meanwhile are still in it.
+    /// Objects that are never referenced again, including objects removed meanwhile.
     dead: Vec<u32>,
     sizes: S,
     used: u64,

@@ -298,7 +298,7 @@ impl DebugInfo {
         !self.skeletons.is_empty() || sources.any(|source| contains(&source.dwarf, plain))
     }
 
-    /// The record of this name. Of several, that of the first unit.
+    /// The record with this name. If there are several, the one in the first unit.
     pub(super) fn record_named(&mut self, name: &str) -> Option<TypeRef> {
         let skeletons: Vec<usize> = self.skeletons.keys().copied().collect();
         for skeleton in skeletons {
@@ -931,7 +931,7 @@ impl DebugInfo {
         Some(Type::Array { of, count })
     }
 
-    /// Members of a record. Those of all variants of an enum of Rust overlap.
+    /// Members of a record. The variants of a Rust enum have overlapping members.
     fn read_members(
         &self,
         unit: &PlainUnit,

@@ -18,8 +18,8 @@ use memgauge_analyze::{DataAccess, NoType};
 use super::debug_info::{DebugInfo, FunctionInfo, ValueLocation, VariableLocation};
 use super::definitions::{Type, TypeRef};
 
-/// Maximum number of passes over a function until the values at its blocks must agree. What still
-/// changes then is unknown.
+/// Maximum number of passes over a function until the values at its blocks must agree. Values that
+/// still change then are unknown.
 const MAX_PASSES: usize = 8;
 /// Maximum number of values on the stack that are followed.
 const MAX_SLOTS: usize = 256;
@@ -489,7 +489,7 @@ impl DataFlow<'_> {
         }
     }
 
-    /// How much a value tells. Of two views of the same object, the larger type tells more.
+    /// How specific a value is. If two types describe the same object, the larger one is more specific.
     fn rank(&mut self, value: Value) -> (u8, u64) {
         match value {
             Value::Unknown | Value::Null => (0, 0),
@@ -667,7 +667,7 @@ impl DataFlow<'_> {
     }
 
     /// The variable on the stack at an offset from the canonical frame address, and the offset in
-    /// it. Of several, the smallest.
+    /// it. If there are several, the smallest.
     fn on_stack(&mut self, ip: u64, at: i64, state: &FlowState) -> Option<(TypeRef, i64)> {
         let mut best: Option<(u64, TypeRef, i64)> = None;
         for location in self.info.locations.iter().filter(|l| l.range.contains(&ip)) {

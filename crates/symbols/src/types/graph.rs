@@ -114,7 +114,7 @@ impl DebugInfo {
         (of, is_array)
     }
 
-    /// The scalar or pointer that begins at an offset of a type. Of overlapping ones, a pointer.
+    /// The scalar or pointer that begins at an offset of a type. If several overlap, a pointer.
     pub(super) fn scalar_at(&mut self, of: TypeRef, offset: u64) -> Option<TypeRef> {
         self.scalar_within(of, offset, 0)
     }
@@ -154,7 +154,7 @@ impl DebugInfo {
     }
 
     /// Elements and members on the way to an offset of a type: `[3].hits`. Empty for types without
-    /// parts, and cut short in a hole. Of overlapping members, the first.
+    /// parts, and cut short in a hole. If members overlap, the first.
     pub(super) fn part_at(&mut self, of: TypeRef, offset: u64) -> String {
         let (mut of, mut offset, mut part) = (of, offset, String::new());
         for _ in 0..MAX_DEPTH {
