@@ -226,14 +226,14 @@ fn reaches(calls: &[OpenCall], slot: u64, below: u64) -> bool {
 }
 
 impl CallPath {
-    /// The next words are those from `at` on.
-    pub(crate) fn go_on(&mut self, tid: u32, all: &mut ProcessCalls, at: usize) {
+    /// Continues with the thread's words from `at` on.
+    pub(crate) fn resume(&mut self, tid: u32, all: &mut ProcessCalls, at: usize) {
         self.open = all.running.remove(&Tid(tid)).unwrap_or_default();
         self.at = at;
     }
 
-    /// Another thread is read next.
-    pub(crate) fn rest(&mut self, tid: u32, all: &mut ProcessCalls) {
+    /// Puts the thread's calls where other threads of the process find them, until it resumes.
+    pub(crate) fn suspend(&mut self, tid: u32, all: &mut ProcessCalls) {
         all.running.insert(Tid(tid), std::mem::take(&mut self.open));
     }
 

@@ -183,7 +183,7 @@ pub(crate) struct FollowedProcess<'a> {
 
 impl PythonPath {
     /// The next words are those from `at` on.
-    pub(crate) fn go_on(&mut self, at: usize) {
+    pub(crate) fn resume(&mut self, at: usize) {
         self.at = at;
     }
 

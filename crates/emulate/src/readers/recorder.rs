@@ -552,9 +552,9 @@ impl ModelSink for RecordingSink {
         let is_outside = thread.sink.regions.is_outside();
         process.state.program.set_outside(is_outside);
         let (core, shared) = machine.core_mut(thread.core);
-        thread.sink.python.go_on(from);
+        thread.sink.python.resume(from);
         if let Some(path) = &mut thread.sink.path {
-            path.go_on(tid, &mut process.state.program.calls, from);
+            path.resume(tid, &mut process.state.program.calls, from);
         }
         let mut converter = RowConverter {
             pid: Pid(process.entry.pid),
@@ -588,7 +588,7 @@ impl ModelSink for RecordingSink {
         core.end_turn(shared);
         thread.cursor.sharing.end_turn();
         if let Some(path) = &mut thread.sink.path {
-            path.rest(tid, &mut process.state.program.calls);
+            path.suspend(tid, &mut process.state.program.calls);
         }
         let mut cursors = std::mem::take(&mut thread.sink.what_if);
         let mut moved = std::mem::take(&mut process.state.sink.moved);

@@ -241,15 +241,15 @@ fn of_a_thread_that_is_behind_the_calls_of_the_moment_are_taken() {
             (0x200, Plain),
         ],
     );
-    one.rest(1, &mut process.calls);
-    other.go_on(2, &mut process.calls, 0);
+    one.suspend(1, &mut process.calls);
+    other.resume(2, &mut process.calls, 0);
     process.go(
         &mut other,
         &[(0x500, SwitchAndReturn(HIGH - 0x200)), (0x200, Plain)],
     );
     assert_eq!(returns(&other), [0x20, 0x110]);
-    other.rest(2, &mut process.calls);
-    one.go_on(1, &mut process.calls, 0);
+    other.suspend(2, &mut process.calls);
+    one.resume(1, &mut process.calls, 0);
     process.go(
         &mut one,
         &[

@@ -56,7 +56,7 @@ impl Process {
             python: &mut self.python,
             is_outside: false,
         };
-        path.go_on(0);
+        path.resume(0);
         path.follow(&mut process, &mut None, &words, words.len());
     }
 
