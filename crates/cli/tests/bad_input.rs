@@ -51,7 +51,7 @@ fn a_word_that_is_no_verb_gets_the_near_one_and_the_way_to_run_a_program() {
 }
 
 #[test]
-fn who_names_no_program_is_told_how() {
+fn missing_program_is_reported_with_the_usage() {
     for (verb, options) in [("record", ["-I", "1ms"]), ("stat", ["-e", "page-faults"])] {
         let mut command = Command::new(PROGRAM);
         let out = command.arg(verb).args(options).output();
@@ -328,7 +328,7 @@ fn record_to(path: &Path) -> Output {
 }
 
 #[test]
-fn what_is_no_recording_is_not_written_over() {
+fn output_that_is_not_a_recording_is_not_overwritten() {
     if !needs(&[]) {
         return;
     }

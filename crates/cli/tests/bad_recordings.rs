@@ -19,7 +19,7 @@ fn sound() -> Recorded {
 }
 
 #[test]
-fn what_is_not_a_recording_is_refused() {
+fn input_that_is_not_a_recording_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("file");
     let folder_name = folder.path().to_str().expect("temporary paths are text");

@@ -153,7 +153,7 @@ fn a_period_longer_than_the_run_says_so() {
 }
 
 #[test]
-fn what_cannot_be_is_one_line_and_the_right_code() {
+fn impossible_requests_are_refused_in_one_line_with_the_right_code() {
     let check = |args: &[&str], code: i32, says: &str| {
         let (found, text) = stderr_of(args);
         assert_eq!(found, Some(code), "{args:?}: {text}");

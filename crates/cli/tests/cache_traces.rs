@@ -401,7 +401,7 @@ fn a_sample_of_the_objects_gives_ratios_with_intervals() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused_with_the_reason() {
+fn traces_that_cannot_be_simulated_are_refused_with_the_reason() {
     let folder = Folder::new();
     let list = folder.write("list", "1\n2\n3\n");
     for (options, what) in [

@@ -242,7 +242,7 @@ fn an_outage_delays_recordings_and_drops_the_oldest_beyond_the_bound() {
 }
 
 #[test]
-fn what_could_not_be_uploaded_waits_for_the_next_collection() {
+fn recordings_that_could_not_be_uploaded_wait_for_the_next_collection() {
     let Some(server) = Server::start() else {
         return;
     };

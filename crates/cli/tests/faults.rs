@@ -63,7 +63,7 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
 }
 
 #[test]
-fn what_shared_memory_has_no_room_for_is_told_at_the_end() {
+fn threads_without_shared_memory_are_reported_at_the_end() {
     if !needs(&["root", "unshare", "mount"]) {
         return;
     }

@@ -426,7 +426,7 @@ fn lines_are_summed_up_by_program_and_threads_are_told_apart() {
 }
 
 #[test]
-fn what_a_killed_run_leaves_is_removed_by_the_next() {
+fn leftovers_of_a_killed_run_are_removed_by_the_next() {
     if !can_account() {
         return;
     }
@@ -645,7 +645,7 @@ fn check_refused(arguments: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line() {
+fn senseless_targets_are_refused_in_one_line() {
     check_refused(
         &["io", "-p", "4000000000"],
         125,

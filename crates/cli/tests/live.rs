@@ -256,7 +256,7 @@ fn check_refusal(arguments: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_counted_is_refused_in_one_line() {
+fn events_that_cannot_be_counted_are_refused_in_one_line() {
     let stat = |rest: &[&'static str]| [&["stat"], rest].concat();
     check_refusal(
         &stat(&["-e", "page-fault", "--", "true"]),

@@ -424,7 +424,7 @@ fn check_refusal(options: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_sampled_is_refused_in_one_line() {
+fn events_that_cannot_be_sampled_are_refused_in_one_line() {
     check_refusal(&["-e", "pagefaults"], 2, &["`pagefaults`", "page-faults"]);
     check_refusal(&["-e", "page-faults,nonsense"], 2, &["`nonsense`"]);
     check_refusal(&["-e", "nosuch/thing=1/"], 2, &["there is no PMU `nosuch`"]);

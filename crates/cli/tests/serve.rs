@@ -106,7 +106,7 @@ fn a_stream_sends_samples_until_the_profiler_is_deleted() {
 
 /// A stream as for `curl -N`, from a profiler with small buffers and without a reader of batches.
 #[test]
-fn what_a_healthy_stream_gets_is_neither_unread_nor_overwritten() {
+fn samples_of_a_healthy_stream_are_neither_unread_nor_overwritten() {
     let Some(service) = Service::start() else {
         return;
     };
@@ -478,7 +478,7 @@ fn scrapers_of_http_1_0_and_heads_are_answered() {
 }
 
 #[test]
-fn what_is_refused_takes_no_number_and_is_told_in_words_of_ctl() {
+fn refused_profilers_take_no_number_and_get_messages_in_words_of_ctl() {
     let Some(service) = Service::start() else {
         return;
     };

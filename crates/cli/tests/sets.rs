@@ -431,7 +431,7 @@ fn refused(arguments: &[&str], why: &str) {
 }
 
 #[test]
-fn what_sets_cannot_give_is_refused_in_a_line() {
+fn events_that_sets_cannot_estimate_are_refused_in_one_line() {
     refused(&["record", "--sets", "1/3", "--", "true"], "1/16");
     refused(&["mrc", "--sets", "1/8", "--", "true"], "--sample 0.01");
     if !needs(&[]) {

@@ -22,7 +22,7 @@ fn virtual_ns(arguments: &[&str]) -> i64 {
 /// 30 threads or processes one after another, each of which begins to work when the host has
 /// made it. Beside them a thread sleeps a millisecond at a time.
 #[test]
-fn who_sleeps_beside_many_short_threads_sleeps_as_often_as_their_time_has_milliseconds() {
+fn sleeper_beside_short_threads_wakes_once_per_millisecond_of_their_time() {
     if !needs(&["gcc"]) {
         return;
     }

@@ -163,7 +163,7 @@ fn while_others_work_the_hosts_clock_says_nothing() {
 }
 
 #[test]
-fn who_is_followed_is_none_of_those_outside() {
+fn followed_processes_do_not_count_as_outside() {
     if !needs(&["gcc"]) {
         return;
     }

@@ -134,7 +134,7 @@ fn a_lock_of_a_file_is_waited_for_however_it_ends() {
 }
 
 #[test]
-fn what_is_slept_is_idle_time() {
+fn sleep_is_idle_time() {
     if !needs(&["gcc", "sleep"]) {
         return;
     }
@@ -353,7 +353,7 @@ fn polls() -> &'static str {
 /// When the worker has finished, the sleeper's clock is where the worker's is, so both end
 /// together. On the host, the worker takes dozens of times as long.
 #[test]
-fn who_polls_and_sleeps_between_takes_as_long_as_the_work_it_waits_for() {
+fn polling_with_sleeps_takes_as_long_as_the_awaited_work() {
     if !needs(&["gcc"]) {
         return;
     }
@@ -395,7 +395,7 @@ fn sleeps_took(mode: &str) -> (Duration, i64) {
 }
 
 #[test]
-fn who_sleeps_where_nobody_works_sleeps_no_longer_for_it() {
+fn sleep_is_not_prolonged_while_no_other_thread_works() {
     if !needs(&["gcc"]) {
         return;
     }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beside_the_tables_is_not_theirs() {
+    fn memory_beside_the_tables_is_not_counted() {
         const MIB: u64 = 1 << 20;
         // On a busy machine, a sample of 1000 blocks with a limit of 2 MiB took this much.
         assert!(!exceeds(6 * MIB, 2 * MIB));

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_late_is_counted() {
+    fn late_changes_are_counted() {
         let mut peak = HeapPeak::default();
         for time_ns in 0..=MAX_PENDING as u64 {
             peak.add(1000 + time_ns, 0, HeapAmount::exact(1));

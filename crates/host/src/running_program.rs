@@ -375,7 +375,7 @@ mod tests {
     };
 
     #[test]
-    fn what_the_terminal_sent_to_both_is_not_sent_again() {
+    fn signal_that_the_terminal_sent_to_both_is_not_passed_on() {
         let mut seen = Interrupts::default();
         assert_eq!(seen.handle(CTRL_C, true), None);
         assert_eq!(
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_memgauge_got_alone_is_passed_on_once() {
+    fn signal_to_memgauge_alone_is_passed_on_once() {
         let mut seen = Interrupts::default();
         assert_eq!(seen.handle(TERM, true), Some(libc::SIGTERM));
         assert_eq!(seen.sent, [libc::SIGTERM]);

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_serves_is_named() {
+    fn hooks_without_a_program_are_named() {
         check(
             &["btf_trace_tcp_sendmsg_locked"],
             &["stream_write_entry"],

@@ -187,7 +187,7 @@ fn the_last_writer_of_a_page_is_charged() {
 }
 
 #[test]
-fn who_wrote_a_page_before_it_was_clean_is_not_charged_again() {
+fn earlier_writer_of_a_cleaned_page_is_not_charged_again() {
     check_write(
         SIZE,
         &[
@@ -276,7 +276,7 @@ fn an_owner_that_has_ended_keeps_its_name_user_and_group() {
 }
 
 #[test]
-fn what_finds_no_room_in_the_accounts_goes_to_the_control_group() {
+fn bytes_without_an_account_go_to_the_control_group() {
     let disk = Disk::new();
     let path = disk.path("data");
     let setup = AccountingOptions {

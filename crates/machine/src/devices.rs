@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_reads_is_not_kept() {
+    fn lines_that_a_device_reads_are_not_kept() {
         let (mut machine, core) = machine("xeon-e5-2618lv3");
         assert_eq!(pass(&mut machine, 100, false), (100, 0));
         assert_eq!(pass(&mut machine, 100, false), (100, 0));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_writes_pushes_as_many_lines_out_as_the_cache_lacks() {
+    fn device_writes_evict_as_many_lines_as_the_cache_lacks() {
         let (mut machine, _) = machine("xeon-e5-2618lv3");
         let lines = machine.config().llc.size_bytes / LINE;
         assert_eq!(pass(&mut machine, lines, true), (lines, 0));

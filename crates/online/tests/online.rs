@@ -438,7 +438,7 @@ fn a_descriptor_tells_that_there_are_samples() {
 }
 
 #[test]
-fn what_was_sampled_before_the_end_of_a_thread_is_kept_until_it_is_read() {
+fn samples_of_an_ended_thread_are_kept_until_they_are_read() {
     let Some(profiler) = profiler(Settings {
         ring_pages: 64,
         ..faults()

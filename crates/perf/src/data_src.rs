@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_read_again() {
+    fn packed_data_sources_are_read_back() {
         for kind in (0..4).map(AccessKind::from_code) {
             for source in (0..10).map(DataSource::from_code) {
                 let packed = DataSrc::new(kind, source);

@@ -165,7 +165,7 @@ fn check_refused(path: &Path, kind: ErrorKind, part: &str) {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_with_the_reason() {
+fn input_that_is_not_a_recording_is_refused_with_the_reason() {
     let (dir, path) = place();
     check_refused(&path, ErrorKind::NotARecording, "no such directory");
     fs::create_dir(&path).unwrap();

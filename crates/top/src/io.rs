@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_after_a_slash_selects_lines() {
+    fn text_after_a_slash_selects_lines() {
         let mut choice = IoChoice::default();
         press(&mut choice, "/quack\n");
         assert_eq!(

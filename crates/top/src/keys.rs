@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_after_a_slash_selects_lines() {
+    fn text_after_a_slash_selects_lines() {
         let shown = Snapshot {
             processes: vec![line(1, "duck"), line(22, "goose"), line(3, "duckling")],
             ..Snapshot::default()

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_refused_with_its_reason() {
+    fn programs_that_cannot_run_are_refused_with_the_reason() {
         let kind = |name: &str| resolve(&[name.to_owned()]).unwrap_err().kind();
         assert_eq!(kind("no-such-program-anywhere"), ErrorKind::ProgramNotFound);
         assert_eq!(kind("/tmp"), ErrorKind::ProgramNotExecutable);

@@ -1479,7 +1479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_realloc_keeps_and_what_a_pool_hands_out_is_not_counted_twice() {
+    fn memory_kept_by_realloc_or_a_pool_is_not_counted_twice() {
         for arena_bytes in [4 * LARGE + 64, 100 * LARGE] {
             let mut data = DataMap::new(2, false);
             let space = AddressSpace::default();

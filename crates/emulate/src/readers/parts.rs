@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_has_mapped_is_found_before_that_one_is_read_so_far() {
+    fn mapping_of_another_thread_is_found_before_that_thread_is_read() {
         let (mut parts, mut names) = (ProcessParts::default(), PartNames::default());
         parts.observe_for_data(&mapped(0x1000..0x2000, "/file/a"), 100, &mut names);
         parts.observe_for_data(&mapped(0x4000..0x5000, "/file/b"), 200, &mut names);

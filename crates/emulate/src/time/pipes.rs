@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_write_did_not_write_after_all_counts_for_nothing() {
+    fn shortened_write_counts_only_the_written_bytes() {
         let pipe = &mut Pipe::default();
         pipe.write(1, 100, 10);
         pipe.end(1, 2);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn of_bytes_given_by_a_forgotten_write_the_oldest_known_one_stands_for_it() {
+    fn oldest_kept_write_stands_for_all_earlier_ones() {
         let pipe = &mut Pipe::default();
         let all = MAX_OPERATIONS as u64;
         for number in 1..=all + 1 {

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_has_no_groups() {
+    fn descriptor_that_is_not_a_socket_has_no_groups() {
         let file = std::fs::File::open("/dev/null").expect("it is there");
         assert!(groups(file.as_fd()).is_err());
     }

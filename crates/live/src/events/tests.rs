@@ -130,7 +130,7 @@ fn braces_make_groups_and_share_modifiers() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_reason() {
+fn invalid_events_are_refused_with_the_reason() {
     let check = |text: &str, words: &[&str]| {
         let said = refusal(text);
         for word in words {

@@ -210,7 +210,7 @@ fn missing_split_units_leave_lines_and_are_told_once() {
 }
 
 #[test]
-fn what_dwz_moves_to_another_file_is_read() {
+fn debug_information_moved_by_dwz_is_read() {
     if !has("dwz") {
         return;
     }

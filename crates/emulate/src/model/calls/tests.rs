@@ -230,7 +230,7 @@ fn another_thread_takes_up_a_stack() {
 }
 
 #[test]
-fn of_a_thread_that_is_behind_the_calls_of_the_moment_are_taken() {
+fn current_calls_of_a_thread_that_is_behind_are_used() {
     let (mut process, mut one, mut other) = <(Process, CallPath, CallPath)>::default();
     // It is going to call its scheduler, which another thread waits for.
     process.go(
