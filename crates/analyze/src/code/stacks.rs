@@ -437,7 +437,9 @@ pub(crate) fn call_trees(
     symbols: &mut dyn Resolve,
     names: &EventNames,
 ) -> Vec<CallTree> {
-    let mut by_event: HashMap<EventId, Vec<_>> = HashMap::new();
+    // Trees list their functions in the order in which these were first seen. So the order of events
+    // must not change from run to run.
+    let mut by_event: BTreeMap<EventId, Vec<_>> = BTreeMap::new();
     for (&(event, caller, place), &sums) in &sampled.sums.samples {
         by_event
             .entry(event)

@@ -158,6 +158,39 @@ fn of_many_functions_those_with_most_events_are_kept() {
 }
 
 #[test]
+fn trees_of_several_events_do_not_depend_on_the_order_of_hashes() {
+    // Two events in the same functions, but the calls of the second one are in reverse order.
+    let calls = MAX_NODES as u32 * 3 / 4;
+    let files: Vec<_> = (0..u64::from(calls))
+        .map(|n| code(0, (n + 16) << 12, (n + 17) << 12, &format!("/f{n}")))
+        .collect();
+    let spaces = spaces(&files);
+    let mut frames = Frames::new(&spaces);
+    let order = (0..calls).chain((0..calls).rev());
+    for (id, function) in (0..).zip(order) {
+        frames.observe(&[frame(id, None, (u64::from(function) + 16) << 12)]);
+    }
+    let names = EventNames::of(&memgauge_trace::Manifest::default());
+    let trees = || {
+        // Each hash map has another order.
+        let mut sampled = SampledStacks::new(&spaces);
+        for id in 0..2 * calls {
+            let event = EventId(300 + u16::from(id >= calls));
+            sampled.observe(&[Sample {
+                event,
+                ..sample(Some(id), 0x1000, 1)
+            }]);
+        }
+        call_trees(&frames, &sampled, &mut crate::resolve::NoSymbols, &names)
+    };
+    let first = trees();
+    assert!(first.iter().all(|tree| tree.share_of_others().is_some()));
+    for _ in 0..5 {
+        assert_eq!(trees(), first);
+    }
+}
+
+#[test]
 fn what_a_function_calls_counts_in_it_once() {
     let frames = [
         frame(0, None, 0x1010),
