@@ -211,7 +211,7 @@ impl Symbols {
 
     /// Reports once why a file has no names, unless the recording has the names of its code.
     fn report_missing(&mut self, file: &ModuleFile, wanted: NameKind) {
-        if !self.missing.contains_key(file) {
+        if self.missing.is_empty() || !self.missing.contains_key(file) {
             return;
         }
         let has_names = self.recorded_names().has_names(file);
@@ -296,8 +296,9 @@ impl Resolve for Symbols {
             return self.function(file, offset);
         };
         // Debug information may have been installed after the recording.
-        let is_better = |image: &mut Image| image.has_lines && recorded.line.is_none();
-        if self.image(file, NameKind::Code).is_some_and(is_better) {
+        let may_be_better = recorded.line.is_none();
+        let mut has_lines = || Some(self.image(file, NameKind::Code)?.has_lines);
+        if may_be_better && has_lines() == Some(true) {
             return self.function(file, offset).or(Some(recorded));
         }
         Some(recorded)

@@ -7,39 +7,41 @@ use memgauge_analyze::{ModuleFile, Symbol};
 use memgauge_recording::{Recording, Selection};
 use memgauge_trace::SymbolRow;
 
-/// Symbols by file and offset.
-pub(super) struct RecordedNames(HashMap<FileKey, HashMap<u64, Symbol>>);
-
-/// Identifies a file in the table.
-#[derive(PartialEq, Eq, Hash)]
-struct FileKey {
-    path: String,
-    build_id: String,
+/// Symbols by file and offset. A line has many instructions, so each symbol is stored once.
+#[derive(Default)]
+pub(super) struct RecordedNames {
+    /// Indices of symbols by path, build ID and offset.
+    files: HashMap<String, HashMap<String, HashMap<u64, u32>>>,
+    symbols: Vec<Symbol>,
 }
 
-impl FileKey {
-    fn of(file: &ModuleFile) -> FileKey {
-        FileKey {
-            path: file.path.clone(),
-            build_id: file.build_id.clone(),
-        }
-    }
-}
+/// Columns of the table that are read.
+const COLUMNS: &[&str] = &[
+    "module",
+    "build_id",
+    "offset",
+    "function",
+    "file",
+    "line",
+    "inlined_into",
+];
 
 impl RecordedNames {
     /// Reads the undamaged rows. Old recordings have no such table.
     pub(super) fn read(recording: &Path) -> RecordedNames {
         match Recording::open(recording) {
             Ok(recording) => RecordedNames::of(&recording),
-            Err(_) => RecordedNames(HashMap::new()),
+            Err(_) => RecordedNames::default(),
         }
     }
 
     /// Reads the undamaged rows of an open recording.
     pub(super) fn of(recording: &Recording) -> RecordedNames {
-        let mut names: HashMap<FileKey, HashMap<u64, Symbol>> = HashMap::new();
+        let mut names = RecordedNames::default();
+        let mut known: HashMap<(String, String, Option<u32>, String), u32> = HashMap::new();
+        let selection = Selection::all().columns(COLUMNS);
         // Damaged parts are reported elsewhere.
-        for row in recording.rows(&Selection::all()).flatten().flatten() {
+        for row in recording.rows(&selection).flatten().flatten() {
             let SymbolRow {
                 offset: Some(offset),
                 ..
@@ -50,28 +52,41 @@ impl RecordedNames {
             if row.function.is_empty() {
                 continue;
             }
-            let code = FileKey {
-                path: row.module,
-                build_id: row.build_id,
+            let key = (row.function, row.file, row.line, row.inlined_into);
+            let number = match known.get(&key) {
+                Some(&number) => number,
+                None => {
+                    let (function, file, line, inlined_into) = &key;
+                    names.symbols.push(Symbol {
+                        name: function.clone(),
+                        file: Some(file.clone()).filter(|file| !file.is_empty()),
+                        line: *line,
+                        inlined_into: serde_json::from_str(inlined_into).unwrap_or_default(),
+                    });
+                    let number = (names.symbols.len() - 1) as u32;
+                    known.insert(key, number);
+                    number
+                }
             };
-            let symbol = Symbol {
-                name: row.function,
-                file: Some(row.file).filter(|file| !file.is_empty()),
-                line: row.line,
-                inlined_into: serde_json::from_str(&row.inlined_into).unwrap_or_default(),
-            };
-            names.entry(code).or_default().insert(offset, symbol);
+            let builds = names.files.entry(row.module).or_default();
+            let offsets = builds.entry(row.build_id).or_default();
+            offsets.insert(offset, number);
         }
-        RecordedNames(names)
+        names
     }
 
     /// The function at a file offset.
     pub(super) fn find(&self, file: &ModuleFile, offset: u64) -> Option<&Symbol> {
-        self.0.get(&FileKey::of(file))?.get(&offset)
+        let number = self.offsets(file)?.get(&offset)?;
+        self.symbols.get(*number as usize)
     }
 
     /// True if the recording has names of the file's code.
     pub(super) fn has_names(&self, file: &ModuleFile) -> bool {
-        self.0.contains_key(&FileKey::of(file))
+        self.offsets(file).is_some()
+    }
+
+    fn offsets(&self, file: &ModuleFile) -> Option<&HashMap<u64, u32>> {
+        self.files.get(&file.path)?.get(&file.build_id)
     }
 }
