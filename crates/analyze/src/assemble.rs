@@ -58,6 +58,12 @@ pub struct Options {
     pub all_data: bool,
     /// Find the types of accessed data. Takes a sixth of the time of a summary.
     pub types: bool,
+    /// Include the samples by address and time, which take most of the time of a large recording
+    /// with data addresses.
+    pub heat: bool,
+    /// List every call path that allocated ([`HeapUse::paths`](crate::HeapUse::paths)). A Python
+    /// script that runs for seconds has hundreds of thousands.
+    pub allocation_paths: bool,
     /// Include a [`Timeline`], and the source of hot lines if it can be read.
     pub timeline: bool,
 }
@@ -71,6 +77,8 @@ impl Default for Options {
             regions: 100,
             all_data: false,
             types: true,
+            heat: true,
+            allocation_paths: false,
             timeline: false,
         }
     }
@@ -100,6 +108,7 @@ impl Options {
         options.limits.user_code = false;
         options.timeline = true;
         options.all_data = true;
+        options.allocation_paths = true;
         options
     }
 
@@ -262,6 +271,7 @@ pub fn assemble(
             histograms: parts.heap_histograms,
             duration_ns,
             max_rows: options.row_limit(table::MAX_ROWS),
+            with_paths: options.allocation_paths,
         },
         &parts.frames,
         &parts.regions,

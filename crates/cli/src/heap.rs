@@ -90,7 +90,11 @@ pub(crate) fn heap(args: &Heap) -> anyhow::Result<Exit> {
 
 fn shown(args: &Heap, recording: &Recording, style: &Style) -> anyhow::Result<String> {
     let mut symbols = Symbols::of(recording.path());
-    let summary = summarise(recording, &mut symbols, &Options::default())?;
+    let options = Options {
+        allocation_paths: true,
+        ..Options::default()
+    };
+    let summary = summarise(recording, &mut symbols, &options)?;
     heap_text(&summary, args.by.order(), args.sites, style).ok_or_else(|| {
         usage(format!(
             "failed to show the heap of `{}`: it has no allocations; record the program with \

@@ -6,10 +6,11 @@
 //! the end of the bin, so that curves of several sites can be stacked. In a bin with a short peak, the stack is
 //! lower than the maximum.
 //!
-//! Memory: 16 bytes for each row.
+//! Memory: 48 bytes for each row.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use memgauge_trace::{HeapClassRow, HeapUseRow, Pid};
 use serde::Serialize;
@@ -22,6 +23,9 @@ const BINS: u64 = 512;
 /// Maximum number of sites with curves.
 const MAX_SITES: usize = 8;
 
+/// Names of sites by process and number.
+pub(crate) type SiteNames = HashMap<(Pid, u32), Rc<str>>;
+
 /// Bytes in use from a time on.
 #[derive(Clone, Copy, Debug)]
 struct HeapStep {
@@ -32,7 +36,8 @@ struct HeapStep {
 /// Steps of every process and site, and of each process's resident memory.
 #[derive(Clone, Debug, Default)]
 pub struct HeapHistory {
-    in_use: BTreeMap<(Pid, Option<u32>), Vec<HeapStep>>,
+    /// Sorted by process, site and time when finished.
+    in_use: Vec<(Pid, Option<u32>, HeapStep)>,
     resident: BTreeMap<Pid, Vec<HeapStep>>,
 }
 
@@ -46,8 +51,7 @@ impl Analysis for HeapHistory {
                 time_ns: row.time_ns,
                 bytes,
             };
-            let in_use = self.in_use.entry((row.pid, row.site)).or_default();
-            in_use.push(step(row.bytes));
+            self.in_use.push((row.pid, row.site, step(row.bytes)));
             if let Some(bytes) = row.resident_bytes {
                 self.resident.entry(row.pid).or_default().push(step(bytes));
             }
@@ -55,17 +59,16 @@ impl Analysis for HeapHistory {
     }
 
     fn merge(&mut self, other: Self) {
-        for (key, steps) in other.in_use {
-            self.in_use.entry(key).or_default().extend(steps);
-        }
+        self.in_use.extend(other.in_use);
         for (pid, steps) in other.resident {
             self.resident.entry(pid).or_default().extend(steps);
         }
     }
 
     fn finish(mut self) -> HeapHistory {
-        let in_use = self.in_use.values_mut();
-        for steps in in_use.chain(self.resident.values_mut()) {
+        self.in_use
+            .sort_by_key(|&(pid, site, step)| (pid, site, step.time_ns));
+        for steps in self.resident.values_mut() {
             steps.sort_by_key(|step| step.time_ns);
         }
         self
@@ -109,21 +112,18 @@ struct TimeBins {
     duration_ns: u64,
 }
 
-/// How the steps in a bin become one number.
-#[derive(Clone, Copy)]
-enum BinValue {
-    Maximum,
-    Last,
+impl TimeBins {
+    /// True for the end of a process that ran to the end. That it has no bytes in use then is not of
+    /// interest.
+    fn is_exit(self, step: HeapStep) -> bool {
+        step.time_ns >= self.duration_ns && step.bytes == 0
+    }
 }
 
 impl HeapHistory {
     /// Returns the curves of a run of this duration. `names` has the names of sites; those of equal
     /// names are added up. `None` if the recording has no history.
-    pub(crate) fn over_time(
-        &self,
-        duration_ns: u64,
-        names: &BTreeMap<(Pid, u32), String>,
-    ) -> Option<HeapOverTime> {
+    pub(crate) fn over_time(&self, duration_ns: u64, names: &SiteNames) -> Option<HeapOverTime> {
         if self.in_use.is_empty() {
             return None;
         }
@@ -135,28 +135,41 @@ impl HeapHistory {
         let bins = duration_ns.div_ceil(bin_ns).max(1) as usize;
         let mut in_use = vec![0; bins];
         let mut all_sites = vec![0; bins];
-        let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-        for (&(pid, site), steps) in &self.in_use {
+        let mut by_name: HashMap<&str, Vec<BinChange>> = HashMap::new();
+        let same = |a: &(Pid, _, _), b: &(Pid, _, _)| (a.0, a.1) == (b.0, b.1);
+        for rows in self.in_use.chunk_by(same) {
+            let (pid, site, _) = rows[0];
+            let steps = rows.iter().map(|&(_, _, step)| step);
             let Some(site) = site else {
-                add_steps(&mut in_use, steps, time_bins, BinValue::Maximum);
+                add_maxima(&mut in_use, steps, time_bins);
                 continue;
             };
-            add_steps(&mut all_sites, steps, time_bins, BinValue::Last);
+            let changes: Vec<BinChange> = changes(steps, time_bins, bins).collect();
+            add_changes(&mut all_sites, &changes);
             if let Some(name) = names.get(&(pid, site)) {
-                let curve = by_name.entry(name).or_insert_with(|| vec![0; bins]);
-                add_steps(curve, steps, time_bins, BinValue::Last);
+                by_name.entry(name).or_default().extend(changes);
             }
         }
+        sum_up(&mut all_sites);
         let mut resident = (!self.resident.is_empty()).then(|| vec![0; bins]);
         if let Some(curve) = &mut resident {
             for steps in self.resident.values() {
-                add_steps(curve, steps, time_bins, BinValue::Maximum);
+                add_maxima(curve, steps.iter().copied(), time_bins);
             }
         }
         let highest = |curve: &[u64]| curve.iter().copied().max().unwrap_or(0);
-        let mut curves: Vec<(&str, Vec<u64>)> = by_name.into_iter().collect();
-        curves.sort_by_key(|(_, bytes)| Reverse(highest(bytes)));
-        curves.truncate(MAX_SITES);
+        let curve = |changes: &[BinChange]| {
+            let mut curve = vec![0; bins];
+            add_changes(&mut curve, changes);
+            sum_up(&mut curve);
+            curve
+        };
+        let mut sites: Vec<(&str, Vec<BinChange>)> = by_name.into_iter().collect();
+        sites.sort_by_cached_key(|(name, changes)| (Reverse(highest(&curve(changes))), *name));
+        let sites = sites.iter().take(MAX_SITES);
+        let curves: Vec<_> = sites
+            .map(|(name, changes)| (*name, curve(changes)))
+            .collect();
         for (_, bytes) in &curves {
             let both = all_sites.iter_mut().zip(bytes);
             both.for_each(|(others, of_site)| *others -= of_site);
@@ -179,9 +192,9 @@ impl HeapHistory {
     }
 }
 
-/// Adds a step function to bins. Steps after the last bin count in the last one.
-fn add_steps(bins: &mut [u64], steps: &[HeapStep], time_bins: TimeBins, value: BinValue) {
-    let mut steps = steps.iter().peekable();
+/// Adds the maximum of a step function in each bin. Steps after the last bin count in the last one.
+fn add_maxima(bins: &mut [u64], steps: impl Iterator<Item = HeapStep>, time_bins: TimeBins) {
+    let mut steps = steps.peekable();
     let mut bytes = 0;
     let last = bins.len() - 1;
     for (number, bin) in bins.iter_mut().enumerate() {
@@ -189,17 +202,48 @@ fn add_steps(bins: &mut [u64], steps: &[HeapStep], time_bins: TimeBins, value: B
         let end_ns = end_ns.min(time_bins.duration_ns);
         let mut most = bytes;
         while let Some(step) = steps.next_if(|step| step.time_ns < end_ns || number == last) {
-            // A process ends with no bytes in use. At the end of the run, that is not of interest.
-            if step.time_ns >= end_ns && step.bytes == 0 {
+            if time_bins.is_exit(step) {
                 continue;
             }
             bytes = step.bytes;
             most = most.max(bytes);
         }
-        *bin += match value {
-            BinValue::Maximum => most,
-            BinValue::Last => bytes,
-        };
+        *bin += most;
+    }
+}
+
+/// Change of the bytes in use within a bin: its number, and the difference. A negative difference has
+/// wrapped.
+type BinChange = (usize, u64);
+
+/// The changes of a step function. Most sites have one or two, far fewer than there are bins.
+fn changes(
+    steps: impl Iterator<Item = HeapStep>,
+    time_bins: TimeBins,
+    bins: usize,
+) -> impl Iterator<Item = BinChange> {
+    let mut bytes = 0u64;
+    let steps = steps.filter(move |&step| !time_bins.is_exit(step));
+    steps.map(move |step| {
+        let bin = (step.time_ns / time_bins.bin_ns).min(bins as u64 - 1);
+        let change = step.bytes.wrapping_sub(bytes);
+        bytes = step.bytes;
+        (bin as usize, change)
+    })
+}
+
+fn add_changes(bins: &mut [u64], changes: &[BinChange]) {
+    for &(bin, change) in changes {
+        bins[bin] = bins[bin].wrapping_add(change);
+    }
+}
+
+/// Replaces changes by their sums so far.
+fn sum_up(changes: &mut [u64]) {
+    let mut sum = 0u64;
+    for change in changes {
+        sum = sum.wrapping_add(*change);
+        *change = sum;
     }
 }
 
@@ -320,8 +364,8 @@ mod tests {
             let mut history = HeapHistory::default();
             rows.chunks(5).for_each(|batch| history.observe(batch));
             let sites = rows.iter().filter_map(|row| Some((row.pid, row.site?)));
-            let names: BTreeMap<_, _> =
-                sites.map(|(pid, site)| ((pid, site), format!("s{site}"))).collect();
+            let names: SiteNames =
+                sites.map(|(pid, site)| ((pid, site), format!("s{site}").into())).collect();
             let found = history.finish().over_time(duration_ns, &names).expect("a history");
             let at = |pid: u32, site: Option<u32>, at_ns: u64| {
                 let of = rows.iter().filter(|row| row.pid == Pid(pid) && row.site == site);
@@ -356,7 +400,7 @@ mod tests {
         let steps = [(0, 10), (90, 40), (100, 0)];
         let rows = steps.map(|(time_ns, bytes)| row(1, time_ns, None, bytes));
         history.observe(&rows);
-        let found = history.finish().over_time(100, &BTreeMap::new());
+        let found = history.finish().over_time(100, &SiteNames::new());
         let found = found.expect("a history");
         assert_eq!(found.in_use.last(), Some(&40));
         assert_eq!(found.peak_ns, 90);

@@ -7,11 +7,12 @@
 //! Memory: 150 bytes for each allocating call path, variable and mapping of each process.
 
 use std::cmp::Reverse;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use memgauge_trace::{AllocationRow, DataRow, EventId, FrameId, GeneratedCode, Pid, catalogue};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::Analysis;
 use crate::code::address_spaces::{AddressSpaces, CodeLocation, is_file};
@@ -19,7 +20,7 @@ use crate::code::hotspots::{module_of, place_symbol};
 use crate::code::library_names::{is_standard_library, without_return_type};
 use crate::code::stacks::Frames;
 use crate::counts::{Counts, EventNames, EventSums};
-use crate::data::heap_history::{HeapHistograms, HeapHistory, HeapOverTime};
+use crate::data::heap_history::{HeapHistograms, HeapHistory, HeapOverTime, SiteNames};
 use crate::data::regions::{DataLocation, RegionExtent, SampledRegions, locate};
 use crate::resolve::Resolve;
 
@@ -94,7 +95,11 @@ impl Analysis for Allocations {
     fn observe(&mut self, batch: &[AllocationRow]) {
         for row in batch {
             let sums = self.0.entry((row.pid, row.site)).or_default();
+            // One row in three repeats a site. Keep the memory of its name.
+            let mut function = std::mem::take(&mut sums.function);
+            function.clone_from(&row.function);
             *sums = AllocationRow {
+                function,
                 allocations: sums.allocations + row.allocations,
                 bytes: sums.bytes + row.bytes,
                 frees: sums.frees + row.frees,
@@ -103,7 +108,7 @@ impl Analysis for Allocations {
                 temporary: sums.temporary + row.temporary,
                 allocations_variance: sums.allocations_variance + row.allocations_variance,
                 bytes_variance: sums.bytes_variance + row.bytes_variance,
-                ..row.clone()
+                ..*row
             };
         }
     }
@@ -228,7 +233,8 @@ pub struct AllocationSite {
     pub paths: u64,
     /// Calls that led to the allocation, innermost first: at most twelve, plus those inlined into
     /// them. For several paths, those of the path with the most bytes at the peak.
-    pub calls: Vec<AllocationCall>,
+    #[serde(serialize_with = "serialize_calls")]
+    pub calls: Vec<Arc<AllocationCall>>,
     /// Index of the call in `calls` that names the site: the innermost one with a symbol that is
     /// neither a container of a standard library nor a wrapper of `malloc`.
     pub named_by: usize,
@@ -252,6 +258,14 @@ pub struct AllocationSite {
     /// How good the numbers are; `None` if all allocations were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<HeapErrors>,
+}
+
+/// Paths share the calls that they have in common.
+fn serialize_calls<S: Serializer>(
+    calls: &[Arc<AllocationCall>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(calls.iter().map(Arc::as_ref))
 }
 
 /// Data and the cost of its accesses.
@@ -318,7 +332,7 @@ pub struct HeapUse {
     pub other_sites: u64,
     /// Their bytes at the peak.
     pub other_at_peak_bytes: u64,
-    /// Every call path separately, for flame graphs. Not part of the JSON.
+    /// Every call path separately, for flame graphs, if requested. Not part of the JSON.
     #[serde(skip)]
     pub paths: Vec<AllocationSite>,
 }
@@ -329,17 +343,6 @@ pub(crate) struct DataResults {
     pub(crate) heap: Option<HeapUse>,
 }
 
-/// An allocation function and the calls that led to it, before they are named.
-type SiteKey = (String, Vec<CodeLocation>);
-
-#[derive(Default)]
-struct SiteGroup {
-    /// Processes with their numbers of the site.
-    numbers: Vec<(Pid, u32)>,
-    row: AllocationRow,
-    tally: EventSums,
-}
-
 /// Tables of a recording about the heap over time.
 pub(crate) struct HeapTables<'a> {
     pub(crate) allocations: &'a Allocations,
@@ -348,6 +351,8 @@ pub(crate) struct HeapTables<'a> {
     pub(crate) duration_ns: u64,
     /// Maximum number of rows of data, and of allocations.
     pub(crate) max_rows: usize,
+    /// Also list every call path.
+    pub(crate) with_paths: bool,
 }
 
 /// Names data and sums rows with the same name.
@@ -359,27 +364,13 @@ pub(crate) fn data_results(
     symbols: &mut dyn Resolve,
     names: &EventNames,
 ) -> DataResults {
-    let mut paths = Vec::new();
-    let mut site_names: BTreeMap<(Pid, u32), String> = BTreeMap::new();
-    let mut named: BTreeMap<String, (AllocationSite, EventSums)> = BTreeMap::new();
-    for ((_, path), sums) in sites(sums, tables.allocations, frames) {
-        let site = allocation_site(symbols, frames.spaces(), &path, &sums.row);
-        let numbers = sums.numbers.iter();
-        site_names.extend(numbers.map(|&number| (number, site.name.clone())));
-        paths.push(site.clone());
-        match named.entry(site.name.clone()) {
-            Entry::Vacant(new) => {
-                new.insert((site, sums.tally));
-            }
-            Entry::Occupied(mut known) => {
-                let (all, tally) = known.get_mut();
-                all.add(site);
-                tally.add_all(&sums.tally);
-            }
-        }
-    }
-    let has_allocations = !paths.is_empty();
-    let heap = heap(named.values().map(|(site, _)| site), paths, tables.max_rows);
+    let NamedSites {
+        sites: named,
+        paths,
+        names: site_names,
+    } = named_sites(sums, &tables, frames, symbols);
+    let has_allocations = !named.is_empty();
+    let heap = heap(named.iter().map(|(site, _)| site), paths, tables.max_rows);
     let duration_s = tables.duration_ns as f64 / 1e9;
     let heap = heap.map(|heap| HeapUse {
         allocations_per_s: (duration_s > 0.0).then(|| heap.allocations as f64 / duration_s),
@@ -408,14 +399,14 @@ pub(crate) fn data_results(
         allocation,
     };
     let missed = named.into_iter();
-    for (name, (site, tally)) in missed.filter(|(_, (_, tally))| *tally != EventSums::default()) {
-        rows.push((
-            tally.clone(),
-            row(name, DataKind::Allocated, &tally, Some(site)),
-        ));
+    for (site, tally) in missed.filter(|(_, tally)| *tally != EventSums::default()) {
+        let name = site.name.clone();
+        let row = row(name, DataKind::Allocated, &tally, Some(site));
+        rows.push((tally, row));
     }
     for (name, tally) in mapped {
-        rows.push((tally.clone(), row(name, DataKind::Mapped, &tally, None)));
+        let row = row(name, DataKind::Mapped, &tally, None);
+        rows.push((tally, row));
     }
     let cost = |tally: &EventSums| {
         let get = |event: EventId| tally.get(event);
@@ -445,37 +436,105 @@ fn counts(tally: &EventSums, names: &EventNames) -> Counts {
         .collect()
 }
 
-/// Sites by function and path, with the code of all processes merged.
-fn sites(
+/// Sites with their names.
+struct NamedSites {
+    /// Sorted by name, with the sums of their accesses.
+    sites: Vec<(AllocationSite, EventSums)>,
+    /// Every call path separately, if requested.
+    paths: Vec<AllocationSite>,
+    /// Names by process and number of the site.
+    names: SiteNames,
+}
+
+/// A call path of one process, before its calls are named.
+struct NumberedPath<'a> {
+    number: (Pid, u32),
+    row: &'a AllocationRow,
+    calls: Vec<CodeLocation>,
+}
+
+impl NumberedPath<'_> {
+    /// The allocation function and the calls that led to it, which are equal in all processes.
+    fn key(&self) -> (&str, &[CodeLocation]) {
+        (&self.row.function, &self.calls)
+    }
+}
+
+/// Names the sites, with the code of all processes merged, and sums those of the same name.
+fn named_sites(
     sums: &DataSums,
-    allocations: &Allocations,
+    tables: &HeapTables,
     frames: &Frames,
-) -> BTreeMap<SiteKey, SiteGroup> {
-    let mut sites: BTreeMap<SiteKey, SiteGroup> = BTreeMap::new();
-    for (key, row) in &allocations.0 {
-        let path = path_of(frames, row.caller);
-        let site = sites.entry((row.function.clone(), path)).or_default();
-        site.numbers.push(*key);
-        site.row = AllocationRow {
-            allocations: site.row.allocations + row.allocations,
-            bytes: site.row.bytes + row.bytes,
-            frees: site.row.frees + row.frees,
-            lifetime_ns: site.row.lifetime_ns + row.lifetime_ns,
-            live_bytes: site.row.live_bytes + row.live_bytes,
-            at_peak_bytes: site.row.at_peak_bytes + row.at_peak_bytes,
-            temporary: site.row.temporary + row.temporary,
-            allocations_variance: site.row.allocations_variance + row.allocations_variance,
-            bytes_variance: site.row.bytes_variance + row.bytes_variance,
-            live_variance: site.row.live_variance + row.live_variance,
-            at_peak_variance: site.row.at_peak_variance + row.at_peak_variance,
-            untouched_bytes: sum_known(site.row.untouched_bytes, row.untouched_bytes),
-            ..row.clone()
+    symbols: &mut dyn Resolve,
+) -> NamedSites {
+    let numbered = tables.allocations.0.iter();
+    let mut numbered: Vec<NumberedPath> = numbered
+        .map(|(&number, row)| NumberedPath {
+            number,
+            row,
+            calls: path_of(frames, row.caller),
+        })
+        .collect();
+    numbered.sort_by(|a, b| a.key().cmp(&b.key()));
+    let mut call_names = CallNames::new(symbols, frames.spaces());
+    let mut by_name: HashMap<Rc<str>, (AllocationSite, EventSums)> = HashMap::new();
+    let (mut paths, mut names) = (Vec::new(), SiteNames::new());
+    for same in numbered.chunk_by(|a, b| a.key() == b.key()) {
+        let mut sum = AllocationRow::default();
+        let mut tally = EventSums::default();
+        for path in same {
+            sum = sum_of_processes(&sum, path.row);
+            if let Some(of_site) = sums.by_site.get(&path.number) {
+                tally.add_all(of_site);
+            }
+        }
+        let (function, calls) = same[0].key();
+        let site = call_names.site(function, calls, &sum);
+        if tables.with_paths {
+            paths.push(site.clone());
+        }
+        let name = match by_name.get_key_value(site.name.as_str()) {
+            Some((name, _)) => Rc::clone(name),
+            None => Rc::from(site.name.as_str()),
         };
-        if let Some(tally) = sums.by_site.get(key) {
-            site.tally.add_all(tally);
+        names.extend(same.iter().map(|path| (path.number, Rc::clone(&name))));
+        match by_name.get_mut(&name) {
+            None => {
+                by_name.insert(name, (site, tally));
+            }
+            Some((all, all_tally)) => {
+                all.add(site);
+                all_tally.add_all(&tally);
+            }
         }
     }
-    sites
+    let mut sites: Vec<_> = by_name.into_values().collect();
+    sites.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+    NamedSites {
+        sites,
+        paths,
+        names,
+    }
+}
+
+/// Sum of the allocations of two processes by the same calls.
+fn sum_of_processes(a: &AllocationRow, b: &AllocationRow) -> AllocationRow {
+    AllocationRow {
+        function: String::new(),
+        allocations: a.allocations + b.allocations,
+        bytes: a.bytes + b.bytes,
+        frees: a.frees + b.frees,
+        lifetime_ns: a.lifetime_ns + b.lifetime_ns,
+        live_bytes: a.live_bytes + b.live_bytes,
+        at_peak_bytes: a.at_peak_bytes + b.at_peak_bytes,
+        temporary: a.temporary + b.temporary,
+        allocations_variance: a.allocations_variance + b.allocations_variance,
+        bytes_variance: a.bytes_variance + b.bytes_variance,
+        live_variance: a.live_variance + b.live_variance,
+        at_peak_variance: a.at_peak_variance + b.at_peak_variance,
+        untouched_bytes: sum_known(a.untouched_bytes, b.untouched_bytes),
+        ..*b
+    }
 }
 
 /// The name of an allocation site of a process.
@@ -487,7 +546,8 @@ pub(crate) fn allocation_name(
 ) -> Option<String> {
     let row = allocations.0.get(&site)?;
     let path = path_of(frames, row.caller);
-    Some(allocation_site(symbols, frames.spaces(), &path, row).name)
+    let mut names = CallNames::new(symbols, frames.spaces());
+    Some(names.site(&row.function, &path, row).name)
 }
 
 /// Locations of a path's calls, innermost first.
@@ -503,81 +563,137 @@ fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodeLocation> {
     path
 }
 
-fn allocation_site(
+/// Names the calls that lead to allocations. Paths have most of their calls in common, so each
+/// location is named once.
+struct CallNames<'a> {
+    symbols: &'a mut dyn Resolve,
+    spaces: &'a AddressSpaces,
+    known: HashMap<CodeLocation, Rc<[NamedCall]>>,
+}
+
+/// A call and what its name tells.
+#[derive(Clone)]
+struct NamedCall {
+    call: Arc<AllocationCall>,
+    /// False if users would not look for an allocation there.
+    is_own: bool,
+    /// True if the name tells users where the call is.
+    has_name: bool,
+    is_interpreter: bool,
+}
+
+impl NamedCall {
+    fn new(call: AllocationCall) -> NamedCall {
+        let function = &call.function;
+        NamedCall {
+            is_own: !allocates_for_others(function),
+            has_name: has_name(function),
+            is_interpreter: is_interpreter(function),
+            call: Arc::new(call),
+        }
+    }
+}
+
+impl<'a> CallNames<'a> {
+    fn new(symbols: &'a mut dyn Resolve, spaces: &'a AddressSpaces) -> CallNames<'a> {
+        CallNames {
+            symbols,
+            spaces,
+            known: HashMap::new(),
+        }
+    }
+
+    /// The function at a location, and those that it was inlined into.
+    fn at(&mut self, place: CodeLocation) -> Rc<[NamedCall]> {
+        if let Some(known) = self.known.get(&place) {
+            return Rc::clone(known);
+        }
+        let calls = calls_at(self.symbols, self.spaces, place).into_iter();
+        let calls: Rc<[NamedCall]> = calls.map(NamedCall::new).collect();
+        self.known.insert(place, Rc::clone(&calls));
+        calls
+    }
+
+    /// The site of the allocations in `row` by one function and call path.
+    fn site(
+        &mut self,
+        function: &str,
+        path: &[CodeLocation],
+        row: &AllocationRow,
+    ) -> AllocationSite {
+        let mut calls: Vec<NamedCall> = Vec::new();
+        // Frames of Python follow the native calls that they led to.
+        let python = path.iter().position(|&place| is_python(self.spaces, place));
+        let mut innermost_python = None;
+        for (index, &place) in path.iter().enumerate() {
+            if python == Some(index) {
+                // The interpreter, what it was called by, and its frames are the same calls.
+                let interpreter = calls.iter().position(|call| call.is_interpreter);
+                calls.truncate(interpreter.unwrap_or(calls.len()));
+                innermost_python = Some(calls.len());
+            }
+            calls.extend_from_slice(&self.at(place));
+        }
+        let named_by = calls.iter().position(|call| call.is_own && call.has_name);
+        let named_by = named_by.or_else(|| calls.iter().position(|call| call.is_own));
+        let named_by = innermost_python.or(named_by).unwrap_or(0);
+        let allocator = match innermost_python {
+            // One line uses several functions of the interpreter: for objects, their items, and so on.
+            Some(_) => PYTHON_ALLOCATOR,
+            None => function,
+        };
+        let namer = calls.get(named_by).map(|named| named.call.as_ref());
+        AllocationSite {
+            name: site_name(allocator, namer),
+            function: function.to_owned(),
+            paths: 1,
+            calls: calls.into_iter().map(|named| named.call).collect(),
+            named_by,
+            allocations: row.allocations,
+            bytes: row.bytes,
+            frees: row.frees,
+            at_peak_bytes: row.at_peak_bytes,
+            live_bytes: row.live_bytes,
+            untouched_bytes: row.untouched_bytes,
+            mean_lifetime_ns: (row.frees > 0).then(|| row.lifetime_ns as f64 / row.frees as f64),
+            temporary: row.temporary,
+            errors: HeapErrors::from_row(row),
+        }
+    }
+}
+
+/// The function at a location, and those that it was inlined into.
+fn calls_at(
     symbols: &mut dyn Resolve,
     spaces: &AddressSpaces,
-    path: &[CodeLocation],
-    row: &AllocationRow,
-) -> AllocationSite {
-    let mut calls: Vec<AllocationCall> = Vec::new();
-    // Frames of Python follow the native calls that they led to.
-    let python = path.iter().position(|&place| is_python(spaces, place));
-    let mut innermost_python = None;
-    for (index, &place) in path.iter().enumerate() {
-        if python == Some(index) {
-            // The interpreter, what it was called by, and its frames are the same calls.
-            let interpreter = calls.iter().position(|call| is_interpreter(&call.function));
-            calls.truncate(interpreter.unwrap_or(calls.len()));
-            innermost_python = Some(calls.len());
-        }
-        let module = module_of(spaces, place).to_owned();
-        let offset = is_file(spaces.path(place.0)).then_some(place.1);
-        let Some(symbol) = place_symbol(symbols, spaces, place) else {
-            calls.push(AllocationCall {
-                function: format!("{} {NO_SYMBOLS}", crate::file_name(&module)),
-                module,
-                offset,
-                ..AllocationCall::default()
-            });
-            continue;
-        };
-        calls.push(AllocationCall {
-            function: symbol.name,
-            module: module.clone(),
-            offset: offset.filter(|_| symbol.line.is_none()),
-            file: symbol.file,
-            line: symbol.line,
-        });
-        calls.extend(
-            symbol
-                .inlined_into
-                .into_iter()
-                .map(|caller| AllocationCall {
-                    function: caller.function,
-                    module: module.clone(),
-                    file: caller.file,
-                    line: caller.line,
-                    offset: None,
-                }),
-        );
-    }
-    let is_own = |call: &&AllocationCall| !allocates_for_others(&call.function);
-    let named_by = calls
-        .iter()
-        .position(|call| is_own(&call) && has_name(&call.function));
-    let named_by = named_by.or_else(|| calls.iter().position(|call| is_own(&call)));
-    let named_by = innermost_python.or(named_by).unwrap_or(0);
-    let allocator = match innermost_python {
-        // One line uses several functions of the interpreter: for objects, their items, and so on.
-        Some(_) => PYTHON_ALLOCATOR,
-        None => &row.function,
+    place: CodeLocation,
+) -> Vec<AllocationCall> {
+    let module = module_of(spaces, place).to_owned();
+    let offset = is_file(spaces.path(place.0)).then_some(place.1);
+    let Some(symbol) = place_symbol(symbols, spaces, place) else {
+        return vec![AllocationCall {
+            function: format!("{} {NO_SYMBOLS}", crate::file_name(&module)),
+            module,
+            offset,
+            ..AllocationCall::default()
+        }];
     };
-    AllocationSite {
-        name: site_name(allocator, calls.get(named_by)),
-        function: row.function.clone(),
-        paths: 1,
-        calls,
-        named_by,
-        allocations: row.allocations,
-        bytes: row.bytes,
-        frees: row.frees,
-        at_peak_bytes: row.at_peak_bytes,
-        live_bytes: row.live_bytes,
-        untouched_bytes: row.untouched_bytes,
-        mean_lifetime_ns: (row.frees > 0).then(|| row.lifetime_ns as f64 / row.frees as f64),
-        temporary: row.temporary,
-        errors: HeapErrors::from_row(row),
-    }
+    let innermost = AllocationCall {
+        function: symbol.name,
+        module: module.clone(),
+        offset: offset.filter(|_| symbol.line.is_none()),
+        file: symbol.file,
+        line: symbol.line,
+    };
+    let callers = symbol.inlined_into.into_iter();
+    let callers = callers.map(|caller| AllocationCall {
+        function: caller.function,
+        module: module.clone(),
+        file: caller.file,
+        line: caller.line,
+        offset: None,
+    });
+    std::iter::once(innermost).chain(callers).collect()
 }
 
 /// Name for all allocation functions that a line of Python uses.
@@ -717,7 +833,78 @@ impl AllocationSite {
 
 #[cfg(test)]
 mod tests {
+    use memgauge_trace::{Frame, VirtAddr};
+
     use super::*;
+    use crate::code::address_spaces::tests::{code, spaces};
+    use crate::resolve::{ModuleFile, Symbol};
+
+    /// Names every instruction by its offset, and counts how often it was asked.
+    struct CountingNames(usize);
+
+    impl Resolve for CountingNames {
+        fn resolve(&mut self, _: &ModuleFile, offset: u64) -> Option<Symbol> {
+            self.0 += 1;
+            Some(Symbol {
+                name: format!("f{offset:x}"),
+                ..Symbol::default()
+            })
+        }
+
+        fn resolve_data(&mut self, _: &ModuleFile, _: u64) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn calls_that_paths_share_are_named_once() {
+        let spaces = spaces(&[code(0, 0x1000, 0x2000, "/bin/p")]);
+        let mut frames = Frames::new(&spaces).traced(true);
+        let mut allocations = Allocations::default();
+        // Two functions that call each other eight deep, and allocate at each depth.
+        for n in 0..8 {
+            frames.observe(&[Frame {
+                id: FrameId(n),
+                caller: n.checked_sub(1).map(FrameId),
+                pid: Pid(1),
+                ip: VirtAddr(0x1010 + 0x10 * u64::from(n % 2)),
+                ..Frame::default()
+            }]);
+            allocations.observe(&[AllocationRow {
+                pid: Pid(1),
+                site: n,
+                function: "malloc".to_owned(),
+                caller: Some(FrameId(n)),
+                allocations: 1,
+                at_peak_bytes: u64::from(n),
+                ..AllocationRow::default()
+            }]);
+        }
+        let tables = HeapTables {
+            allocations: &allocations,
+            history: &HeapHistory::default(),
+            histograms: None,
+            duration_ns: 0,
+            max_rows: MAX_ROWS,
+            with_paths: true,
+        };
+        let mut symbols = CountingNames(0);
+        let named = named_sites(&DataSums::new(&spaces), &tables, &frames, &mut symbols);
+        assert_eq!(symbols.0, 2);
+        assert_eq!((named.paths.len(), named.names.len()), (8, 8));
+        let sites = named.sites.iter().map(|(site, _)| {
+            let sums = (site.paths, site.at_peak_bytes);
+            (site.name.as_str(), sums)
+        });
+        assert_eq!(
+            sites.collect::<Vec<_>>(),
+            [
+                ("f10 at p+0x10 (malloc)", (4, 2 + 4 + 6)),
+                ("f20 at p+0x20 (malloc)", (4, 1 + 3 + 5 + 7)),
+            ]
+        );
+        assert_eq!(&*named.names[&(Pid(1), 3)], "f20 at p+0x20 (malloc)");
+    }
 
     #[test]
     fn containers_and_wrappers_do_not_name_a_site() {

@@ -194,6 +194,8 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use memgauge_analyze::AllocationCall;
 
     use super::*;
@@ -208,7 +210,7 @@ mod tests {
             name: String::new(),
             function: "malloc".to_owned(),
             paths: 1,
-            calls: calls.iter().map(call).collect(),
+            calls: calls.iter().map(call).map(Arc::new).collect(),
             named_by: 0,
             allocations,
             bytes: at_peak_bytes,
