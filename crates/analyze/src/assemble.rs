@@ -156,9 +156,9 @@ pub struct SummaryParts<'a> {
     pub samples: SampleTotals,
     /// Samples by code location.
     pub sampled_sites: SampledSites<'a>,
-    /// Calls, and samples by call stack, if stacks were recorded.
-    pub stacks: Option<(Frames<'a>, SampledStacks<'a>)>,
-    /// Calls that lead to allocations.
+    /// Samples by call stack, if stacks were recorded.
+    pub stacks: Option<SampledStacks<'a>>,
+    /// Calls that lead to samples and allocations.
     pub frames: Frames<'a>,
     /// Costs of accesses to data.
     pub data: DataSums<'a>,
@@ -252,8 +252,8 @@ pub fn assemble(
         None => python_without_lines(&hot.functions, manifest.machine.is_none()),
         Some(_) => None,
     };
-    let calls = (parts.stacks).map_or_else(Vec::new, |(frames, sampled)| {
-        call_trees(&frames, &sampled, symbols, &names)
+    let calls = (parts.stacks).map_or_else(Vec::new, |sampled| {
+        call_trees(&parts.frames, &sampled, symbols, &names)
     });
     let region_rows = RowLimit {
         rows: options.regions,

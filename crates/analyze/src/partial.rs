@@ -94,6 +94,7 @@ impl PartialSummary {
             share,
             max_bins,
             with_timeline: false,
+            with_heat: true,
             with_stacks: !frames.is_empty(),
         };
         let sums = large.read(&mut problems)?;
@@ -106,7 +107,7 @@ impl PartialSummary {
             samples: sums.samples,
             regions: sums.regions.into_sums(),
             sites: sums.sites.map(SampledSites::into_sums),
-            heat: sums.heat,
+            heat: sums.heat.unwrap_or_default(),
             stacks: sums.stacks.map(SampledStacks::into_sums),
             problems,
         })
@@ -204,7 +205,7 @@ impl PartialSummary {
             sites: self
                 .sites
                 .map(|sums| SampledSites::with_sums(&spaces, sums)),
-            heat: self.heat,
+            heat: Some(self.heat),
             times: None,
             stacks: self
                 .stacks

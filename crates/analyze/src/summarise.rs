@@ -56,6 +56,7 @@ pub fn summarise(
         share: Share { index: 0, of: 1 },
         max_bins: options.max_bins,
         with_timeline: options.timeline,
+        with_heat: options.heat,
         with_stacks: !frames.is_empty(),
     };
     let sums = large.read(&mut problems)?;
@@ -82,34 +83,50 @@ pub(crate) fn finish(
         io.over_time = Some(over_time(recording, io)?);
     }
     let nothing = SummaryParts::nothing(spaces);
-    let stacks = sums.stacks.map(|sampled| (frames.clone(), sampled));
-    let parts = SummaryParts {
-        runtimes: runtimes(spaces),
-        curves: sums.curves.finish(),
-        threads: sums.threads.finish(),
-        fine: sums.fine.map(Series::finish),
-        samples: sums.samples,
-        regions: sums.regions.finish(),
-        sampled_sites: sums.sites.unwrap_or(nothing.sampled_sites),
-        heat: sums.heat.finish(),
-        times: sums.times,
-        stacks,
-        frames,
-        sites: reader.read(Sites::new(spaces), &all)?,
-        known_threads: reader.read(ThreadNames::default(), &all)?,
-        losses: reader.read(Losses::default(), &all)?,
-        python: reader.read(PythonSums::default(), &all)?,
-        code_regions: reader.read(CodeRegions::default(), &all)?,
-        region_spans: reader.read(RegionTimes::default(), &all)?,
-        code_values: reader.read(CodeValues::default(), &all)?,
-        data: reader.read(DataSums::new(spaces), &all)?,
-        allocations: reader.read(Allocations::default(), &all)?,
-        heap_history: reader.read(HeapHistory::default(), &all)?,
-        heap_histograms: reader.read(HeapClassSums::default(), &all)?,
-        sharing: reader.read(SharedLineSums::new(spaces), &all)?,
-        io,
-        ..nothing
-    };
+    let of_other_tables = reader.problems.len();
+    let (parts, mut unread) = std::thread::scope(|scope| {
+        // A modelled run has about as many sites as rows of all other tables.
+        let sites = scope.spawn(|| {
+            let mut problems = Vec::new();
+            let mut reader = TableReader {
+                recording,
+                problems: &mut problems,
+            };
+            let sites = reader.read(Sites::new(spaces), &Selection::all())?;
+            Ok::<_, memgauge_recording::Error>((sites, problems))
+        });
+        let parts = SummaryParts {
+            runtimes: runtimes(spaces),
+            curves: sums.curves.finish(),
+            threads: sums.threads.finish(),
+            fine: sums.fine.map(Series::finish),
+            samples: sums.samples,
+            regions: sums.regions.finish(),
+            sampled_sites: sums.sites.unwrap_or(nothing.sampled_sites),
+            heat: sums.heat.map(HeatByEvent::finish).unwrap_or_default(),
+            times: sums.times,
+            stacks: sums.stacks,
+            frames,
+            known_threads: reader.read(ThreadNames::default(), &all)?,
+            losses: reader.read(Losses::default(), &all)?,
+            python: reader.read(PythonSums::default(), &all)?,
+            code_regions: reader.read(CodeRegions::default(), &all)?,
+            region_spans: reader.read(RegionTimes::default(), &all)?,
+            code_values: reader.read(CodeValues::default(), &all)?,
+            data: reader.read(DataSums::new(spaces), &all)?,
+            allocations: reader.read(Allocations::default(), &all)?,
+            heap_history: reader.read(HeapHistory::default(), &all)?,
+            heap_histograms: reader.read(HeapClassSums::default(), &all)?,
+            sharing: reader.read(SharedLineSums::new(spaces), &all)?,
+            io,
+            ..nothing
+        };
+        let sites = sites.join();
+        let (sites, unread) = sites.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok::<_, memgauge_recording::Error>((SummaryParts { sites, ..parts }, unread))
+    })?;
+    unread.retain(|problem| !problems.contains(problem));
+    problems.splice(of_other_tables..of_other_tables, unread);
     let parts = SummaryParts { problems, ..parts };
     Ok(assemble(recording.manifest(), parts, symbols, options))
 }
@@ -123,6 +140,8 @@ pub(crate) struct LargeTables<'a> {
     pub(crate) max_bins: usize,
     /// Also what a [`Timeline`](crate::Timeline) needs.
     pub(crate) with_timeline: bool,
+    /// Also the samples by address and time.
+    pub(crate) with_heat: bool,
     /// True if the recording has calls.
     pub(crate) with_stacks: bool,
 }
@@ -136,7 +155,7 @@ pub(crate) struct LargeTableSums<'a> {
     pub(crate) samples: SampleTotals,
     pub(crate) regions: Regions<'a>,
     pub(crate) sites: Option<SampledSites<'a>>,
-    pub(crate) heat: HeatByEvent,
+    pub(crate) heat: Option<HeatByEvent>,
     pub(crate) times: Option<SampleTimes<'a>>,
     pub(crate) stacks: Option<SampledStacks<'a>>,
 }
@@ -212,13 +231,14 @@ impl<'a> LargeTables<'a> {
         let times = self
             .with_timeline
             .then(|| SampleTimes::from(self.spaces, 0));
+        let heat = self.with_heat.then(HeatByEvent::default);
         let mut reader = TableReader {
             recording: self.recording,
             problems,
         };
         let analyses = (
             (SampleTotals::default(), regions),
-            (((sites, HeatByEvent::default()), times), stacks),
+            (((sites, heat), times), stacks),
         );
         let selection = Selection::all().columns(&columns).share(self.share);
         reader.observe(analyses, &selection)
@@ -233,7 +253,7 @@ type SampleAnalyses<'a> = (
     (SampleTotals, Regions<'a>),
     (
         (
-            (Option<SampledSites<'a>>, HeatByEvent),
+            (Option<SampledSites<'a>>, Option<HeatByEvent>),
             Option<SampleTimes<'a>>,
         ),
         Option<SampledStacks<'a>>,

@@ -95,11 +95,12 @@ pub(crate) fn partition(
     }
 }
 
-/// All functions, lines and regions. The dataset has no instructions and no types.
+/// All functions, lines and regions. The dataset has no instructions, types and heat maps.
 fn options(rank: Option<Rank>) -> Options {
     let mut options = Options::every_place(rank);
     options.limits.instructions = false;
     options.types = false;
+    options.heat = false;
     options
 }
 

@@ -47,14 +47,19 @@ impl<'a> Analysis for Sites<'a> {
     type Output = SiteTotals<'a>;
 
     fn observe(&mut self, batch: &[SiteCount]) {
-        for site in batch {
-            let when = site.code_ns.map_or(When::Latest, When::At);
-            let place = self.spaces.code_at(site.pid, site.ip.0, when);
+        // The events of an instruction follow each other.
+        let instruction = |site: &SiteCount| (site.pid, site.ip, site.code_ns);
+        for same in batch.chunk_by(|a, b| instruction(a) == instruction(b)) {
+            let (pid, ip, code_ns) = instruction(&same[0]);
+            let when = code_ns.map_or(When::Latest, When::At);
+            let place = self.spaces.code_at(pid, ip.0, when);
             let row = self.rows.entry(place).or_default();
-            row.add(site.event, site.count);
-            if let Some(group) = site.set_group {
-                let groups = self.by_group.entry(place).or_default();
-                groups.add((site.event, group), site.count);
+            for site in same {
+                row.add(site.event, site.count);
+                if let Some(group) = site.set_group {
+                    let groups = self.by_group.entry(place).or_default();
+                    groups.add((site.event, group), site.count);
+                }
             }
         }
     }

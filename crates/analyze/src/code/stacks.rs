@@ -114,15 +114,18 @@ impl<'a> Analysis for Frames<'a> {
             }
             let number = frame.id.0 as usize;
             let gap = number.saturating_sub(self.calls.len());
-            let nowhere = (None, self.spaces.code_at(frame.pid, 0, When::Latest));
-            self.calls.extend(std::iter::repeat_n(nowhere, gap));
+            if gap > 0 {
+                let nowhere = (None, self.spaces.code_at(frame.pid, 0, When::Latest));
+                self.calls.extend(std::iter::repeat_n(nowhere, gap));
+            }
             if number == self.calls.len() {
                 let place = self
                     .spaces
                     .code_at(frame.pid, frame.ip.0, When::At(frame.time_ns));
                 let caller = frame.caller.filter(|caller| caller.0 < frame.id.0);
-                let uncertain_mapping = self.spaces.uncertain_mapping(frame.pid, frame.ip.0);
-                if let Some(start) = uncertain_mapping.filter(|_| !self.are_traced) {
+                if !self.are_traced
+                    && let Some(start) = self.spaces.uncertain_mapping(frame.pid, frame.ip.0)
+                {
                     self.uncertain_mapping.insert(number, (frame.pid, start));
                 }
                 // The kernel does not call code of programs, so this "caller" is data on the stack.
