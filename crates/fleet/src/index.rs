@@ -1,6 +1,6 @@
 //! Adds recordings to a dataset.
 //!
-//! Recordings of one partition are read by one thread and become one file, at most
+//! Threads read one recording after the other. Those of one partition become one file, at most
 //! [`MAX_RECORDINGS_IN_FILE`] of them. The dataset shows them when the next version is committed,
 //! at least every [`COMMIT_INTERVAL`]. Files that an index wrote after its last commit, before it
 //! was killed, are not part of any version. The next compaction removes them.
@@ -24,7 +24,7 @@ use crate::partition::DatasetPartition;
 use crate::recording_row::{RecordingRow, curves_path, measurements_path};
 use crate::skipped::Skipped;
 
-/// A thread holds the rows of these in memory, about a megabyte each.
+/// The rows of these are in memory, about a megabyte each, for at most one file for each thread.
 const MAX_RECORDINGS_IN_FILE: usize = 128;
 
 /// File of curves in the folder of a recording.
@@ -150,7 +150,8 @@ pub fn index(
     Ok(indexed)
 }
 
-/// Writes groups with several threads, and passes on the result of each.
+/// Reads recordings with several threads, writes each group after its last one, and passes on the
+/// result.
 fn write_groups(
     dataset: &Dataset,
     groups: Vec<RecordingGroup>,
@@ -158,14 +159,28 @@ fn write_groups(
     threads: usize,
     mut pass_on: impl FnMut(WrittenGroup) -> Result<()>,
 ) -> Result<()> {
-    let tasks = Mutex::new(groups.into_iter());
+    let unread = groups.iter().flat_map(|group| {
+        let numbered = group.recordings.iter().enumerate();
+        numbered.map(move |(number, found)| (group, number, found))
+    });
+    let tasks = Mutex::new(unread);
     let (sender, results) = mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             let (sender, tasks) = (sender.clone(), &tasks);
             scope.spawn(move || {
-                while let Some(group) = lock(tasks).next() {
-                    let written = write_group(dataset, &group, options);
+                loop {
+                    // The lock must not be held while the recording is read.
+                    let Some((group, number, found)) = lock(tasks).next() else {
+                        return;
+                    };
+                    let written = match read(found, options) {
+                        Err(why) => Err(why),
+                        Ok(read) => match group.add(number, read) {
+                            Some(all) => write_group(dataset, &group.partition, all),
+                            None => continue,
+                        },
+                    };
                     if sender.send(written).is_err() {
                         return;
                     }
@@ -173,11 +188,12 @@ fn write_groups(
             });
         }
         drop(sender);
-        // Without a receiver, the threads end after their group.
-        for written in results {
-            pass_on(written?)?;
+        let passed_on = results.iter().try_for_each(|written| pass_on(written?));
+        if passed_on.is_err() {
+            // The threads end after the recording that they are reading.
+            lock(&tasks).by_ref().for_each(drop);
         }
-        Ok(())
+        passed_on
     })
 }
 
@@ -192,6 +208,29 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 struct RecordingGroup {
     partition: DatasetPartition,
     recordings: Vec<FoundRecording>,
+    /// Those that were read so far, by number, as they are read in any order.
+    read: Mutex<BTreeMap<usize, ReadRecording>>,
+}
+
+/// The part of a recording that the dataset gets, or why it gets none.
+type ReadRecording = std::result::Result<OfRecording, Skipped>;
+
+impl RecordingGroup {
+    fn new(partition: DatasetPartition, recordings: Vec<FoundRecording>) -> RecordingGroup {
+        RecordingGroup {
+            partition,
+            recordings,
+            read: Mutex::default(),
+        }
+    }
+
+    /// Adds a recording. After the last one, returns all of them.
+    fn add(&self, number: usize, recording: ReadRecording) -> Option<Vec<ReadRecording>> {
+        let mut read = lock(&self.read);
+        read.insert(number, recording);
+        let is_last = read.len() == self.recordings.len();
+        is_last.then(|| std::mem::take(&mut *read).into_values().collect())
+    }
 }
 
 /// Result of writing a group.
@@ -337,15 +376,10 @@ fn next_groups(copies: &mut UnreadCopies) -> Vec<RecordingGroup> {
     for (partition, mut recordings) in partitions {
         while !recordings.is_empty() {
             let rest = recordings.split_off(recordings.len().min(MAX_RECORDINGS_IN_FILE));
-            groups.push(RecordingGroup {
-                partition: partition.clone(),
-                recordings,
-            });
+            groups.push(RecordingGroup::new(partition.clone(), recordings));
             recordings = rest;
         }
     }
-    // The largest first, so that no thread is left with one at the end.
-    groups.sort_by_key(|group| std::cmp::Reverse(group.recordings.len()));
     groups
 }
 
@@ -408,11 +442,11 @@ fn unfinished(name: &str, manifest: &Manifest, path: &Path) -> Option<Skipped> {
     })
 }
 
-/// Reads the recordings of a group and writes their files.
+/// Writes the files of a group.
 fn write_group(
     dataset: &Dataset,
-    group: &RecordingGroup,
-    options: &IndexOptions,
+    partition: &DatasetPartition,
+    recordings: Vec<ReadRecording>,
 ) -> Result<WrittenGroup> {
     let mut written = WrittenGroup {
         rows: Vec::new(),
@@ -420,8 +454,8 @@ fn write_group(
     };
     let mut measurements: Vec<Measurement> = Vec::new();
     let mut curves: Vec<RecordedCurve> = Vec::new();
-    for found in &group.recordings {
-        match read(found, options)? {
+    for recording in recordings {
+        match recording {
             Ok(read) => {
                 measurements.extend(read.rows.measurements);
                 written.rows.push(RecordingRow {
@@ -437,7 +471,7 @@ fn write_group(
     if written.rows.is_empty() {
         return Ok(written);
     }
-    let (file, curve_file) = write_files(dataset, &group.partition, measurements, &curves)?;
+    let (file, curve_file) = write_files(dataset, partition, measurements, &curves)?;
     for row in &mut written.rows {
         row.file.clone_from(&file);
         if row.curve_file.is_some() {
@@ -494,10 +528,7 @@ struct OfRecording {
     curves: Vec<RecordedCurve>,
 }
 
-fn read(
-    found: &FoundRecording,
-    options: &IndexOptions,
-) -> Result<std::result::Result<OfRecording, Skipped>> {
+fn read(found: &FoundRecording, options: &IndexOptions) -> Result<ReadRecording> {
     let name = found.name();
     Ok(match found.fetch()? {
         Ok(fetched) => read_fetched(&fetched, &name, options),
@@ -510,11 +541,7 @@ fn absolute(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-fn read_fetched(
-    fetched: &Fetched,
-    name: &str,
-    options: &IndexOptions,
-) -> std::result::Result<OfRecording, Skipped> {
+fn read_fetched(fetched: &Fetched, name: &str, options: &IndexOptions) -> ReadRecording {
     let path = fetched.path();
     let measured = Recording::open(path).and_then(|recording| measure(&recording, &options.labels));
     let mut rows = measured.map_err(|why| unreadable(name, fetched, &why))?;

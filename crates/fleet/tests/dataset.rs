@@ -398,6 +398,35 @@ fn concurrent_writers_add_each_recording_once() {
 }
 
 #[test]
+fn several_threads_read_one_partition_and_write_the_same_file() {
+    let indexing = Indexing::new(Fleet {
+        damaged: 3,
+        services: 1,
+        hosts: 1,
+        days: 1,
+        ..small(20)
+    });
+    let with_threads = |threads: usize| {
+        let folder = indexing.folder.path().join(format!("dataset-{threads}"));
+        std::fs::create_dir(&folder).expect("a folder");
+        let dataset = Dataset::open(folder.to_str().expect("text")).expect("a dataset");
+        let options = IndexOptions {
+            threads,
+            ..IndexOptions::default()
+        };
+        let inputs = [indexing.recordings()];
+        let indexed = index(&dataset, &inputs, &options, &mut |_, _| ()).expect("an index");
+        let files = files_below(&folder.join("measurements")).len();
+        let answers =
+            ["cycles", "llc.miss"].map(|metric| top_of(&dataset, &Query::default(), metric));
+        (indexed, files, answers)
+    };
+    let one = with_threads(1);
+    assert_eq!((one.0.added, one.0.skipped.len(), one.1), (17, 3, 1));
+    assert_eq!(with_threads(4), one);
+}
+
+#[test]
 fn compaction_changes_no_answer_and_disturbs_no_reader() {
     let indexing = Indexing::new(small(48));
     // Indexing one at a time writes a file for each recording.
