@@ -189,16 +189,12 @@ static uint64_t path_to(uint64_t slot)
     return number_of(&path);
 }
 
-/* ---- allocations ---- */
-
-static void put(const uint64_t *word, unsigned words)
+uint64_t mg_heap_path(void)
 {
-    uint64_t *w = mg_own_ring()->w;
-    if (w >= mg_own_ring()->end)
-        w = mg_ring_turn();
-    memcpy(w, word, words * sizeof *word);
-    __atomic_store_n(&mg_own_ring()->w, w + words, __ATOMIC_RELEASE);
+    return path_to(mg_reg(MG_REG_SP));
 }
+
+/* ---- allocations ---- */
 
 /* Number the event before another thread can get the memory. */
 static uint64_t next_event(void)
@@ -254,7 +250,7 @@ static void put_freed(const struct allocator *by, uint64_t address, uint64_t num
     if (!address)
         return;
     enter_arena(address, 0);
-    put(word, ARRAY_SIZE(word));
+    mg_put_marks(word, ARRAY_SIZE(word));
 }
 
 /* Frees all remaining memory of an arena. The order of addresses makes runs reproducible. */
@@ -282,7 +278,7 @@ static void put_allocated(uint64_t address, uint64_t bytes)
         MG_MARK_FIELD | next_event(),
     };
     enter_arena(address, call.arena);
-    put(word, ARRAY_SIZE(word));
+    mg_put_marks(word, ARRAY_SIZE(word));
 }
 
 /* The call returns. */

@@ -269,11 +269,7 @@ static void put_frame(uint64_t frame)
         MG_MARK_FIELD | (frame & MG_FIELD),
         MG_MARK_FIELD | (previous & MG_FIELD),
     };
-    uint64_t *w = mg_own_ring()->w;
-    if (w >= mg_own_ring()->end)
-        w = mg_ring_turn();
-    memcpy(w, word, sizeof word);
-    __atomic_store_n(&mg_own_ring()->w, w + ARRAY_SIZE(word), __ATOMIC_RELEASE);
+    mg_put_marks(word, ARRAY_SIZE(word));
 }
 
 static void on_block(unsigned vcpu, void *unused)

@@ -406,6 +406,15 @@ uint64_t *mg_ring_turn(void)
     return mg_own_ring()->w;
 }
 
+void mg_put_marks(const uint64_t *word, unsigned words)
+{
+    uint64_t *w = mg_own_ring()->w;
+    if (w >= mg_own_ring()->end)
+        w = mg_ring_turn();
+    memcpy(w, word, words * sizeof *word);
+    __atomic_store_n(&mg_own_ring()->w, w + words, __ATOMIC_RELEASE);
+}
+
 uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns)
 {
     if (mg_sets())

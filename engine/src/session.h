@@ -33,6 +33,8 @@ uint64_t *mg_ring_turn(void);
 /* Classes of simulated lines. 0: all lines are simulated, and the ring has words of every run. */
 uint64_t mg_sets(void);
 
+/* Appends marks to the thread's words. */
+void mg_put_marks(const uint64_t *word, unsigned words);
 /* Appends a MG_MARK_SYNC and its two marks. Returns its number. */
 uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns);
 

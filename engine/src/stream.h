@@ -47,6 +47,9 @@
  *   MG_MARK_PYTHON | code    the thread's current frame of CPython has changed (python.c): the number
  *                            of its code, or 0 for frames without code. Two MG_MARK_FIELD follow: the
  *                            addresses of the frame and of its caller
+ *   MG_MARK_FILE_WAIT | use  the thread has waited for a file (files.c): MG_FILE_READ, _WRITE or _SYNC.
+ *                            Two MG_MARK_FIELD follow: nanoseconds, and the path of the thread's
+ *                            calls or 0
  *   MG_MARK_FREED | line     a function frees memory. Two MG_MARK_FIELD follow: address, and number
  *                            of the event among all allocations and frees of the process
  *
@@ -78,7 +81,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 31u
+#define MG_WIRE_VERSION 32u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -113,9 +116,10 @@
 #define MG_MARK_FIELD (MG_SEVERAL | 0xff14ull << MG_ID_SHIFT)
 #define MG_MARK_FREED (MG_SEVERAL | 0xff15ull << MG_ID_SHIFT)
 #define MG_MARK_PYTHON (MG_SEVERAL | 0xff16ull << MG_ID_SHIFT)
+#define MG_MARK_FILE_WAIT (MG_SEVERAL | 0xff17ull << MG_ID_SHIFT)
 #define MG_FIELD ((1ull << MG_ID_SHIFT) - 1)
 #define MG_OPEN_CALL_BYTES 16  /* struct open_call of heap.c */
-#define MG_PATH_CALLS 12       /* innermost calls of an allocation */
+#define MG_PATH_CALLS 12       /* innermost calls of an allocation or a wait */
 #define MG_REGION_KIND_SHIFT 40
 #define MG_REGION_NAME 256     /* size of a region's name, with the NUL */
 #define MG_SYNC_KIND_SHIFT 40
@@ -205,6 +209,9 @@ struct mg_control {
     _Atomic uint64_t file_sync_wait_ns;  /* the part of fsync and the like */
     _Atomic uint64_t file_waits_until_ns; /* end of the latest such wait on the host's clock */
 };
+
+/* How a call uses a file, in MG_MARK_FILE_WAIT. */
+enum mg_file_use { MG_FILE_NONE, MG_FILE_READ, MG_FILE_WRITE, MG_FILE_SYNC };
 
 /* A new thread waits while the recorder is this many entries behind. */
 #define MG_MOST_UNSEEN 32

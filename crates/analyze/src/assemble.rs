@@ -36,6 +36,7 @@ use crate::resolve::{NoSymbols, Resolve};
 use crate::samples::SampleTotals;
 use crate::summary::{Provenances, RecordingFacts, RunFacts, SCHEMA_VERSION, Summary, TotalsFrom};
 use crate::threads::{ThreadNames, ThreadSums, ThreadTotals, processes, threads};
+use crate::time::file_waits::file_wait_places;
 use crate::time::region_times::{by_region, over_time};
 use crate::time::series::{Curves, Series};
 use crate::time::time_use::time_parts;
@@ -290,6 +291,7 @@ pub fn assemble(
         symbols,
         options.sharing_limits(),
     );
+    let file_waits = file_wait_places(manifest, &parts.frames, symbols);
     let mut heat = heat_map(parts.heat, &parts.samples, &names, options);
     let region_times = by_region(&parts.region_spans);
     let regions_over_time = over_time(&region_times, duration_ns);
@@ -351,6 +353,7 @@ pub fn assemble(
         types,
         sharing,
         what_if: what_ifs(manifest, &totals),
+        file_waits,
         code_regions: parts.code_regions.rows(&names),
         regions_over_time,
         code_values: parts.code_values,

@@ -119,6 +119,7 @@ pub use threads::{
     ProcessRow, ThreadNames, ThreadRow, ThreadSums, ThreadTotals, processes, threads,
 };
 pub use time::counted_time::{CountedPart, CountedTime};
+pub use time::file_waits::FileWaitPlace;
 pub use time::region_times::{
     RegionOverTime, RegionTimes, RegionsOverTime, TimedRegion, TimedSpan,
 };

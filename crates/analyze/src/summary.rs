@@ -32,6 +32,7 @@ use crate::losses::LossRow;
 use crate::samples::SamplingResults;
 use crate::sort_column::SortColumn;
 use crate::threads::{ProcessRow, ThreadRow};
+use crate::time::file_waits::FileWaitPlace;
 use crate::time::region_times::RegionsOverTime;
 use crate::time::time_use::TimePart;
 use crate::time::timeline::Timeline;
@@ -108,6 +109,9 @@ pub struct Summary {
     /// Lines that threads share; `None` if there are none, or the source does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sharing: Option<SharedLines>,
+    /// Where an emulated program waited for files, by falling length. Empty if it did not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub file_waits: Vec<FileWaitPlace>,
     /// Regions of interest by falling time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code_regions: Vec<CodeRegionRow>,

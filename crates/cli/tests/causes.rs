@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod harness;
 
-use harness::{Recorded, needs, workloads, write_machine};
+use harness::{Recorded, needs, report_text, workloads, write_machine};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -139,16 +139,26 @@ fn waits_for_files_are_measured_while_no_thread_runs() {
         );
         return;
     }
-    let report = |command: &[&str]| Recorded::new(&["--machine", "zen4"], command).report();
     let waited_s = |report: &Value, name: &str| report["own_cost"][name].as_f64().expect(name);
-    let alone = report(&[&program, log]);
+    let run = Recorded::new(&["--machine", "zen4"], &[&program, log]);
+    let alone = run.report();
     let all_s = waited_s(&alone, "program_file_wait_s");
     assert!(all_s > 0.0);
     assert!(waited_s(&alone, "program_file_sync_wait_s") > 0.8 * all_s);
+    let place = &alone["file_waits"][0];
+    assert_eq!(place["function"], "write_log", "{place}");
+    assert_eq!(place["file_use"], "sync", "{place}");
+    let share = place["share"].as_f64().expect("a share");
+    assert!(share > 0.8, "{place}");
+    let wait_s = place["wait_s"].as_f64().expect("seconds");
+    assert!((wait_s - share * all_s).abs() < 1e-9, "{place}");
     if all_s >= 0.02 {
         assert_eq!(alone["causes"][0]["kind"], "file_waits");
+        let text = report_text(&run.path());
+        assert!(text.contains("write_log"), "{text}");
     }
-    let beside = report(&[&program, log, "beside"]);
+    let beside = [&*program, log, "beside"];
+    let beside = Recorded::new(&["--machine", "zen4"], &beside).report();
     let beside_s = waited_s(&beside, "program_file_wait_s");
     assert!(beside_s < 0.3 * all_s, "{beside_s} of {all_s}");
 }

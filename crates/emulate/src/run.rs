@@ -370,6 +370,7 @@ impl EmulatedRun {
             totals.extend(unusual.map(|(name, count)| (name.to_owned(), count)));
         }
         let what_if = self.recorder.what_if();
+        let file_waits = self.recorder.longest_file_waits();
         let sets = self.recorder.set_facts();
         if sets.is_some() {
             totals.retain(|name, _| {
@@ -425,6 +426,7 @@ impl EmulatedRun {
             }
             m.end = Some(end.clone());
             m.own_cost = cost;
+            m.file_waits = file_waits;
             m.totals = totals;
             m.delivery = delivery;
             m.sets = sets;

@@ -5,7 +5,7 @@ use memgauge_analyze::{
     SharedAccess, Summary, TypeRow, WhatIf, falsely_shared_variables, file_name, is_library_code,
     sentence,
 };
-use memgauge_trace::{EventId, LossKind, catalogue};
+use memgauge_trace::{EventId, FileUse, LossKind, catalogue};
 use serde::Serialize;
 
 use crate::callers::{callers, calls_by, is_python_library, main_caller, own_caller};
@@ -75,57 +75,63 @@ fn fault_cost(summary: &Summary) -> String {
     }
 }
 
-/// Use of files that a program waits for.
-#[derive(Clone, Copy)]
-enum FileUse {
-    Reads,
-    Writes,
-    Syncs,
+/// Returns the use of files that a program waits for most.
+fn slowest_file_use(summary: &Summary) -> FileUse {
+    let cost = &summary.own_cost;
+    let (writes, syncs) = (
+        cost.program_file_write_wait_s,
+        cost.program_file_sync_wait_s,
+    );
+    let reads = cost.program_file_wait_s - writes - syncs;
+    if syncs >= reads.max(writes) {
+        FileUse::Sync
+    } else if writes >= reads {
+        FileUse::Write
+    } else {
+        FileUse::Read
+    }
 }
 
-impl FileUse {
-    fn of_most_waits(summary: &Summary) -> FileUse {
-        let cost = &summary.own_cost;
-        let (writes, syncs) = (
-            cost.program_file_write_wait_s,
-            cost.program_file_sync_wait_s,
-        );
-        let reads = cost.program_file_wait_s - writes - syncs;
-        if syncs >= reads.max(writes) {
-            FileUse::Syncs
-        } else if writes >= reads {
-            FileUse::Writes
-        } else {
-            FileUse::Reads
-        }
+fn file_calls(file_use: FileUse) -> &'static str {
+    match file_use {
+        FileUse::Read => "reads",
+        FileUse::Write => "writes",
+        FileUse::Sync => "fsync, fdatasync and the like",
     }
+}
 
-    fn calls(self) -> &'static str {
-        match self {
-            FileUse::Reads => "reads",
-            FileUse::Writes => "writes",
-            FileUse::Syncs => "fsync, fdatasync and the like",
+fn file_advice(file_use: FileUse) -> &'static str {
+    match file_use {
+        FileUse::Read => {
+            "Read larger pieces, in order, or ahead of their use (posix_fadvise with \
+             POSIX_FADV_WILLNEED, another thread), and keep what is read again. `memgauge io -- \
+             CMD` shows how many bytes each process reads."
+        }
+        FileUse::Write => {
+            "Write less or in larger pieces, or let another thread write. O_SYNC and O_DIRECT \
+             make each write wait. `memgauge io -- CMD` shows how many bytes each process \
+             writes."
+        }
+        FileUse::Sync => {
+            "Sync less often: once for several records (group commit), or in another thread. \
+             fdatasync waits less than fsync if only the contents matter."
         }
     }
+}
 
-    fn advice(self) -> &'static str {
-        match self {
-            FileUse::Reads => {
-                "Read larger pieces, in order, or ahead of their use (posix_fadvise with \
-                 POSIX_FADV_WILLNEED, another thread), and keep what is read again. `memgauge io -- \
-                 CMD` shows how many bytes each process reads."
-            }
-            FileUse::Writes => {
-                "Write less or in larger pieces, or let another thread write. O_SYNC and O_DIRECT \
-                 make each write wait. `memgauge io -- CMD` shows how many bytes each process \
-                 writes."
-            }
-            FileUse::Syncs => {
-                "Sync less often: once for several records (group commit), or in another thread. \
-                 fdatasync waits less than fsync if only the contents matter."
-            }
-        }
+/// Names the place with the longest waits for files.
+fn slowest_file_calls(summary: &Summary) -> Option<String> {
+    let first = summary.file_waits.first()?;
+    if first.share < NAMED_SHARE || first.call.is_unnamed() {
+        return None;
     }
+    let place = first.call.place();
+    Some(format!(
+        "{} of the waits are in calls by {}{}.",
+        units::share(first.share),
+        without_arguments(&first.call.function),
+        place.map_or(String::new(), |place| format!(" at {place}"))
+    ))
 }
 
 /// Describes a cause.
@@ -371,18 +377,20 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
              emulator.",
         ),
         CauseKind::FileWaits => {
-            let waits = FileUse::of_most_waits(summary);
+            let slowest = slowest_file_use(summary);
+            let place = slowest_file_calls(summary);
             (
                 format!(
                     "It waits for files, which the model does not time: {} without a running \
                      thread (measured on this machine), {} of that and the modelled time. Most of \
-                     it is in {}.",
+                     it is in {}.{}",
                     units::seconds(other, &SENTENCES),
                     percent(value),
-                    waits.calls()
+                    file_calls(slowest),
+                    place.map_or(String::new(), |place| format!(" {place}"))
                 ),
                 format!("at least {threshold} of the time of the run with these waits"),
-                waits.advice(),
+                file_advice(slowest),
             )
         }
         CauseKind::CacheMisses => (
@@ -1280,8 +1288,9 @@ fn busy_stretch(curve: &BandwidthCurve) -> Option<BusyStretch> {
 mod tests {
     use super::*;
     use memgauge_analyze::{
-        AllocationSite, CallNode, CallTree, Counting, HeapUse, LibraryCaller, LibraryFunction,
-        ProcessRow, PythonRow, PythonTable, ThreadRow, TypeRow, TypeTable,
+        AllocationCall, AllocationSite, CallNode, CallTree, Counting, FileWaitPlace, HeapUse,
+        LibraryCaller, LibraryFunction, ProcessRow, PythonRow, PythonTable, ThreadRow, TypeRow,
+        TypeTable,
     };
     use memgauge_trace::MachineFacts;
 
@@ -1319,6 +1328,37 @@ mod tests {
         summary.totals = counts([("cycles", 1000), ("stall.llc", 500)]);
         summary.hot.functions.rows = rows;
         summary
+    }
+
+    #[test]
+    fn waits_for_files_name_the_place_with_most_of_them() {
+        let mut summary = crate::fixture::empty();
+        summary.own_cost.program_file_wait_s = 2.0;
+        summary.own_cost.program_file_sync_wait_s = 1.5;
+        let found = stated(CauseKind::FileWaits, 0.9, &summary);
+        let calls = "Most of it is in fsync, fdatasync and the like.";
+        assert!(found.text.ends_with(calls), "{}", found.text);
+
+        summary.file_waits = vec![FileWaitPlace {
+            file_use: FileUse::Sync,
+            call: AllocationCall {
+                function: "commit(int)".to_owned(),
+                module: "/bin/store".to_owned(),
+                file: Some("/src/store.c".to_owned()),
+                line: Some(12),
+                offset: None,
+            },
+            wait_s: 1.4,
+            share: 0.7,
+        }];
+        let found = stated(CauseKind::FileWaits, 0.9, &summary);
+        let place = format!("{calls} 70.0 % of the waits are in calls by commit at store.c:12.");
+        assert!(found.text.ends_with(&place), "{}", found.text);
+        assert!(found.next.contains("group commit"), "{}", found.next);
+
+        summary.file_waits[0].share = NAMED_SHARE / 2.0;
+        let found = stated(CauseKind::FileWaits, 0.9, &summary);
+        assert!(found.text.ends_with(calls), "{}", found.text);
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub use facts::{
 pub use ids::{Cpu, FrameId, Pid, Tid};
 pub use io::{DeviceId, Direction, IoDevice, IoOwner, IoRow, Owner};
 pub use manifest::{
-    CacheGeometry, CommandEnd, HostFacts, MachineFacts, Manifest, OwnCost, SourceFacts, SourceKind,
-    TlbGeometry, WhatIfFacts,
+    CacheGeometry, CommandEnd, FileUse, FileWait, HostFacts, MachineFacts, Manifest, OwnCost,
+    SourceFacts, SourceKind, TlbGeometry, WhatIfFacts,
 };
 pub use rows::{
     AccessKind, AllocationRow, CodeRegion, CodeValue, DataRow, DataSource, Derivation, EventRow,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::facts::{
     CountingFacts, DeliveryFacts, ImportFacts, SamplingFacts, SetsFacts, TableFacts,
 };
-use crate::{EventDef, SourceSettings};
+use crate::{EventDef, FrameId, Pid, SourceSettings};
 
 /// Contents of `manifest.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -65,6 +65,10 @@ pub struct Manifest {
     pub tables: BTreeMap<String, TableFacts>,
     /// Cost of recording.
     pub own_cost: OwnCost,
+    /// The longest waits of an emulated program for files, by falling length. Their sum, and that of
+    /// all others, is in `own_cost`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub file_waits: Vec<FileWait>,
 }
 
 impl Manifest {
@@ -78,9 +82,35 @@ impl Manifest {
             sets: None,
             what_if: Vec::new(),
             own_cost: OwnCost::default(),
+            file_waits: Vec::new(),
             ..self
         }
     }
+}
+
+/// Waits of a process for files on the host, by the calls that led to them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FileWait {
+    /// The process.
+    pub pid: Pid,
+    /// How the calls use the files.
+    pub file_use: FileUse,
+    /// The innermost call, or `None` if unknown.
+    pub caller: Option<FrameId>,
+    /// Seconds for which no thread of the program ran.
+    pub wait_s: f64,
+}
+
+/// How a system call uses a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileUse {
+    /// It reads contents or names.
+    Read,
+    /// It writes, truncates or allocates.
+    Write,
+    /// fsync, fdatasync, msync and the like.
+    Sync,
 }
 
 /// Result of a run on another machine. The machine received the same instructions and accesses, in the

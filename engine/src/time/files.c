@@ -2,7 +2,7 @@
  *
  * Measures how long calls wait for files on the host: for reads from a disk, for writes that are
  * throttled, and for fsync. Virtual time does not contain these waits, because a disk is not
- * modelled. The recorder reports their sum beside it.
+ * modelled. The recorder reports their sum beside it, and the calls that led to them.
  *
  * A wait is the time of a call without its processor time, if the thread gave up its processor. It
  * includes the time until the thread gets one again. Left out are times in which another thread of
@@ -16,7 +16,9 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "../emit.h"
 #include "../guest/isa.h"
+#include "../heap.h"
 #include "hold.h"
 #include "outside.h"
 #include "../session.h"
@@ -29,18 +31,16 @@ static __thread struct {
     struct rusage usage;
 } before;
 
-enum use { NO_FILE, READS, WRITES, SYNCS };
-
-static enum use use_of(int64_t num)
+static enum mg_file_use use_of(int64_t num)
 {
     switch (num) {
     case G_READ: case G_PREAD64: case G_READV: case G_PREADV: case G_PREADV2: case G_GETDENTS64:
-    case G_COPY_FILE_RANGE: case G_SENDFILE: return READS;
+    case G_COPY_FILE_RANGE: case G_SENDFILE: return MG_FILE_READ;
     case G_WRITE: case G_PWRITE64: case G_WRITEV: case G_PWRITEV: case G_PWRITEV2:
-    case G_FALLOCATE: case G_FTRUNCATE: return WRITES;
+    case G_FALLOCATE: case G_FTRUNCATE: return MG_FILE_WRITE;
     case G_FSYNC: case G_FDATASYNC: case G_SYNC_FILE_RANGE: case G_SYNC: case G_SYNCFS:
-    case G_MSYNC: return SYNCS;
-    default: return NO_FILE;
+    case G_MSYNC: return MG_FILE_SYNC;
+    default: return MG_FILE_NONE;
     }
 }
 
@@ -73,10 +73,20 @@ static uint64_t counted_until(uint64_t now_ns)
     return before_ns;
 }
 
+static void put_wait(enum mg_file_use use, uint64_t ns)
+{
+    uint64_t word[] = {
+        MG_MARK_FILE_WAIT | use,
+        MG_MARK_FIELD | (ns < MG_FIELD ? ns : MG_FIELD),
+        MG_MARK_FIELD | mg_heap_path(),
+    };
+    mg_put_marks(word, sizeof word / sizeof *word);
+}
+
 void mg_files_before(int64_t num)
 {
     before.ns = 0;
-    if (use_of(num) == NO_FILE || !mg_shared() || getrusage(RUSAGE_THREAD, &before.usage) != 0)
+    if (use_of(num) == MG_FILE_NONE || !mg_shared() || getrusage(RUSAGE_THREAD, &before.usage) != 0)
         return;
     before.others_ran_ns = mg_others_ran_ns();
     before.another_runs = mg_another_runs();
@@ -89,11 +99,11 @@ void mg_files_after(int64_t num, const uint64_t arg[6])
         return;
     uint64_t began_ns = before.ns, now_ns = mg_host_ns();
     struct rusage now;
-    enum use use = use_of(num);
+    enum mg_file_use use = use_of(num);
     before.ns = 0;
     if (before.another_runs || mg_another_runs() || getrusage(RUSAGE_THREAD, &now) != 0 ||
         now.ru_nvcsw == before.usage.ru_nvcsw ||
-        (use != SYNCS && !is_stored(num, arg)))
+        (use != MG_FILE_SYNC && !is_stored(num, arg)))
         return;
     uint64_t counted_ns = counted_until(now_ns);
     uint64_t waited = now_ns - (counted_ns > began_ns ? counted_ns : began_ns);
@@ -103,8 +113,10 @@ void mg_files_after(int64_t num, const uint64_t arg[6])
         return;
     struct mg_control *control = mg_shared();
     atomic_fetch_add(&control->file_wait_ns, waited - worked);
-    if (use == WRITES)
+    if (use == MG_FILE_WRITE)
         atomic_fetch_add(&control->file_write_wait_ns, waited - worked);
-    if (use == SYNCS)
+    if (use == MG_FILE_SYNC)
         atomic_fetch_add(&control->file_sync_wait_ns, waited - worked);
+    if (mg_heap_is_on)
+        put_wait(use, waited - worked);
 }

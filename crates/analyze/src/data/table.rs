@@ -551,7 +551,7 @@ pub(crate) fn allocation_name(
 }
 
 /// Locations of a path's calls, innermost first.
-fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodeLocation> {
+pub(crate) fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodeLocation> {
     let mut path = Vec::new();
     let mut next = innermost;
     // Calls under emulation were traced, so all of them are valid.
@@ -563,9 +563,9 @@ fn path_of(frames: &Frames, innermost: Option<FrameId>) -> Vec<CodeLocation> {
     path
 }
 
-/// Names the calls that lead to allocations. Paths have most of their calls in common, so each
-/// location is named once.
-struct CallNames<'a> {
+/// Names the calls of paths that lead to allocations or waits. Paths have most of their calls in
+/// common, so each location is named once.
+pub(crate) struct CallNames<'a> {
     symbols: &'a mut dyn Resolve,
     spaces: &'a AddressSpaces,
     known: HashMap<CodeLocation, Rc<[NamedCall]>>,
@@ -573,13 +573,20 @@ struct CallNames<'a> {
 
 /// A call and what its name tells.
 #[derive(Clone)]
-struct NamedCall {
-    call: Arc<AllocationCall>,
+pub(crate) struct NamedCall {
+    pub(crate) call: Arc<AllocationCall>,
     /// False if users would not look for an allocation there.
     is_own: bool,
     /// True if the name tells users where the call is.
-    has_name: bool,
+    pub(crate) has_name: bool,
     is_interpreter: bool,
+}
+
+/// The calls of a path, innermost first.
+pub(crate) struct NamedPath {
+    pub(crate) calls: Vec<NamedCall>,
+    /// Index of the innermost frame of Python, if there is one.
+    pub(crate) innermost_python: Option<usize>,
 }
 
 impl NamedCall {
@@ -595,7 +602,7 @@ impl NamedCall {
 }
 
 impl<'a> CallNames<'a> {
-    fn new(symbols: &'a mut dyn Resolve, spaces: &'a AddressSpaces) -> CallNames<'a> {
+    pub(crate) fn new(symbols: &'a mut dyn Resolve, spaces: &'a AddressSpaces) -> CallNames<'a> {
         CallNames {
             symbols,
             spaces,
@@ -614,13 +621,8 @@ impl<'a> CallNames<'a> {
         calls
     }
 
-    /// The site of the allocations in `row` by one function and call path.
-    fn site(
-        &mut self,
-        function: &str,
-        path: &[CodeLocation],
-        row: &AllocationRow,
-    ) -> AllocationSite {
+    /// The calls of a path, those inlined into them included.
+    pub(crate) fn path(&mut self, path: &[CodeLocation]) -> NamedPath {
         let mut calls: Vec<NamedCall> = Vec::new();
         // Frames of Python follow the native calls that they led to.
         let python = path.iter().position(|&place| is_python(self.spaces, place));
@@ -634,6 +636,23 @@ impl<'a> CallNames<'a> {
             }
             calls.extend_from_slice(&self.at(place));
         }
+        NamedPath {
+            calls,
+            innermost_python,
+        }
+    }
+
+    /// The site of the allocations in `row` by one function and call path.
+    fn site(
+        &mut self,
+        function: &str,
+        path: &[CodeLocation],
+        row: &AllocationRow,
+    ) -> AllocationSite {
+        let NamedPath {
+            calls,
+            innermost_python,
+        } = self.path(path);
         let named_by = calls.iter().position(|call| call.is_own && call.has_name);
         let named_by = named_by.or_else(|| calls.iter().position(|call| call.is_own));
         let named_by = innermost_python.or(named_by).unwrap_or(0);

@@ -4,7 +4,7 @@
 /// First word of every shared file.
 pub(crate) const MAGIC: u32 = 0x3147_474d;
 /// Version of the encoding. The engine and the recorder must agree.
-pub(crate) const WIRE_VERSION: u32 = 31;
+pub(crate) const WIRE_VERSION: u32 = 32;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const BLOCK_WORDS: usize = 32768;
 pub(crate) const BLOCKS: usize = 8;
@@ -45,6 +45,10 @@ pub(crate) const MARK_ALLOCATED: u64 = SEVERAL | 0xff13 << ID_SHIFT;
 pub(crate) const MARK_FIELD: u64 = SEVERAL | 0xff14 << ID_SHIFT;
 pub(crate) const MARK_FREED: u64 = SEVERAL | 0xff15 << ID_SHIFT;
 pub(crate) const MARK_PYTHON: u64 = SEVERAL | 0xff16 << ID_SHIFT;
+pub(crate) const MARK_FILE_WAIT: u64 = SEVERAL | 0xff17 << ID_SHIFT;
+pub(crate) const FILE_READ: u16 = 1;
+pub(crate) const FILE_WRITE: u16 = 2;
+pub(crate) const FILE_SYNC: u16 = 3;
 pub(crate) const REGION_KIND_SHIFT: u32 = 40;
 pub(crate) const REGION_BEGIN: u64 = 1;
 pub(crate) const REGION_END: u64 = 2;

@@ -79,6 +79,7 @@ pub(crate) fn begins_block(word: u64) -> bool {
                 | wire::MARK_ALLOCATED
                 | wire::MARK_FREED
                 | wire::MARK_PYTHON
+                | wire::MARK_FILE_WAIT
         )
 }
 

@@ -24,6 +24,7 @@ use crate::engine::words::{RunPosition, Special, load, origin};
 use crate::model::calls::ProcessCalls;
 use crate::model::costs::{SiteMisses, SiteStalls};
 use crate::model::data::{DataMap, HeapMark};
+use crate::model::file_waits::{self, FileWaitMark, FileWaitSource, FileWaits};
 use crate::model::moves::MovesOf;
 use crate::model::pending::{PendingEvent, PendingEvents, PendingKind};
 use crate::model::python::{self, PythonProgram};
@@ -52,6 +53,8 @@ pub(crate) struct ReplayedProgram {
     pub(crate) space: AddressSpace,
     /// Misses by data, if they are recorded.
     pub(crate) data: Option<Box<DataMap>>,
+    /// Waits for files.
+    pub(crate) file_waits: FileWaits,
 }
 
 impl ReplayedProgram {
@@ -695,8 +698,38 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             None if wire::mark(word) == wire::MARK_PYTHON => {
                 (words.len() - at >= python::MARK_WORDS).then_some(python::MARK_WORDS)
             }
+            None if wire::mark(word) == wire::MARK_FILE_WAIT => self.file_wait(words, at, whole),
             None => self.heap_mark(words, at, whole),
         }
+    }
+
+    /// Handles a wait for a file. Returns the number of its words, or `None` if some are missing.
+    fn file_wait(&mut self, words: &[AtomicU64], at: usize, whole: bool) -> Option<usize> {
+        let Some(wait) = FileWaitMark::at(words, at) else {
+            if !whole && words.len() - at < file_waits::MARK_WORDS {
+                return None;
+            }
+            self.cursor.stray += 1;
+            return Some(1);
+        };
+        if !self.is_repeated {
+            let source = FileWaitSource {
+                file_use: wait.file_use,
+                path: wait.path,
+                python: self.python_frames(words, at),
+            };
+            *self.program.file_waits.entry(source).or_default() += wait.ns;
+        }
+        Some(file_waits::MARK_WORDS)
+    }
+
+    /// Number of the thread's frames of Python before `at`, or 0 without any.
+    fn python_frames(&mut self, words: &[AtomicU64], at: usize) -> u32 {
+        if !self.program.python.is_used() {
+            return 0;
+        }
+        self.sink.follow(self.program, words, at);
+        self.sink.python_frames(self.program)
     }
 
     /// Handles an allocation or a free. Returns the number of its words, or `None` if some are
@@ -722,11 +755,9 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         }
         let now_ns = self.core.time_ns();
         if let HeapMark::Allocated { by, .. } = &mut mark
-            && self.program.python.is_used()
             && !self.is_repeated
         {
-            self.sink.follow(self.program, words, at);
-            by.python = self.sink.python_frames(self.program);
+            by.python = self.python_frames(words, at);
         }
         if let Some(data) = self.program.data.as_mut().filter(|_| !self.is_repeated) {
             let is_temporary = mark.frees_temporary(&mut self.cursor.latest_allocation);

@@ -6,7 +6,8 @@ use memgauge_machine::{Core, Counts, Delivered, Machine};
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::{self, Stacks};
 use memgauge_trace::{
-    Cpu, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow, Tid, VirtAddr, WhatIfFacts,
+    Cpu, FileUse, FileWait, FrameId, Loss, LossKind, Module, Pid, SetsFacts, Thread as ThreadRow,
+    Tid, VirtAddr, WhatIfFacts,
 };
 
 use super::model_reader::{
@@ -126,6 +127,8 @@ pub(crate) struct RecordingSink {
     sets: Option<ClassSums>,
     stacks: Stacks,
     python_lines: LineAddresses,
+    /// Nanoseconds of waits for files.
+    file_waits: BTreeMap<(Pid, FileUse, Option<FrameId>), u64>,
     with_stacks: bool,
     /// True if misses are charged to data.
     with_data: bool,
@@ -188,6 +191,7 @@ impl Recorder {
             sets: sets.map(|sets| ClassSums::new(sets, first_level)),
             stacks: Stacks::new(),
             python_lines: LineAddresses::default(),
+            file_waits: BTreeMap::new(),
             with_stacks: options.stacks,
             with_data: options.data.is_some() && sets.is_none(),
             counts_accesses: options.counts_accesses,
@@ -225,6 +229,11 @@ impl Recorder {
     /// Returns messages for the user, in order.
     pub(crate) fn notes(&self) -> &[Note] {
         &self.0.reader.sink.notes
+    }
+
+    /// Returns the longest waits for files, by falling length.
+    pub(crate) fn longest_file_waits(&self) -> Vec<FileWait> {
+        self.0.reader.sink.longest_file_waits()
     }
 
     pub(crate) fn writer(&mut self) -> &mut Writer {
@@ -815,6 +824,7 @@ impl RecordingSink {
             .extend(python_rows(process, instruction_millicycles));
         self.keep_error(written);
         self.write_data(process);
+        self.keep_file_waits(process);
     }
 }
 

@@ -1,12 +1,15 @@
-//! Rows of allocations, and of misses by data.
+//! Rows of allocations, of misses by data, and waits for files by the calls that led to them.
 
 use memgauge_recording::Writer;
 use memgauge_recording::stacks::Stacks;
-use memgauge_trace::{AllocationRow, DataRow, FrameId, Pid, VirtAddr};
+use memgauge_trace::{AllocationRow, DataRow, FileWait, FrameId, Pid, VirtAddr};
 
 use super::sites::Carries;
 use super::{ModelledProcess, Process, RecordedProcess, RecordingSink};
-use crate::model::data::{AllocatedBy, DataCosts, SiteGain};
+use crate::model::data::{DataCosts, SiteGain};
+
+/// Maximum number of call paths with waits for files in a recording.
+const MAX_FILE_WAITS: usize = 64;
 
 impl RecordingSink {
     /// Writes what data has gained since the last time.
@@ -31,7 +34,7 @@ impl RecordingSink {
             if !has_counts && !gain.state_changed {
                 continue;
             }
-            let caller = self.frame(pid, &process.state, by);
+            let caller = self.frame(pid, &process.state, by.path, by.python);
             let name = self.allocators.get(usize::from(by.function));
             let written = self.writer.push(AllocationRow {
                 pid,
@@ -60,6 +63,32 @@ impl RecordingSink {
         process.state.program.data = Some(data);
     }
 
+    /// Keeps the waits of a process for files since the last time.
+    pub(super) fn keep_file_waits(&mut self, process: &mut Process) {
+        let pid = Pid(process.entry.pid);
+        for (source, ns) in std::mem::take(&mut process.state.program.file_waits) {
+            let caller = self.frame(pid, &process.state, source.path, source.python);
+            let key = (pid, source.file_use, caller);
+            *self.file_waits.entry(key).or_default() += ns;
+        }
+    }
+
+    /// The longest waits for files.
+    pub(super) fn longest_file_waits(&self) -> Vec<FileWait> {
+        let waits = self.file_waits.iter();
+        let mut waits: Vec<FileWait> = waits
+            .map(|(&(pid, file_use, caller), &ns)| FileWait {
+                pid,
+                file_use,
+                caller,
+                wait_s: ns as f64 / 1e9,
+            })
+            .collect();
+        waits.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
+        waits.truncate(MAX_FILE_WAITS);
+        waits
+    }
+
     /// Writes the history of the heap of a program that has ended.
     pub(super) fn write_heap_history(&mut self, process: &Process) {
         let pid = Pid(process.entry.pid);
@@ -76,12 +105,13 @@ impl RecordingSink {
         &mut self,
         pid: Pid,
         state: &ModelledProcess<RecordedProcess>,
-        by: AllocatedBy,
+        path: u64,
+        python: u32,
     ) -> Option<FrameId> {
-        let native = state.sink.paths.get(&by.path).into_iter().flatten();
+        let native = state.sink.paths.get(&path).into_iter().flatten();
         let mut calls: Vec<_> = native.map(|at| VirtAddr(at.wrapping_sub(1))).collect();
         let mut new = Vec::new();
-        for (code, line) in state.program.python.frames(by.python) {
+        for (code, line) in state.program.python.frames(python) {
             let (ip, row) = self.python_lines.of(code.line_of_function(pid, *line));
             calls.push(ip);
             new.extend(row);
