@@ -48,12 +48,12 @@ static pthread_key_t thread_end;
 #define COUNTS_AHEAD 65536u
 
 /* Starts of threads: the current one, and the latest ones by thread. */
-static pthread_mutex_t birth_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic uint64_t birth_under_way;
-static struct { _Atomic uint32_t tid; _Atomic uint64_t number; } births[1024];
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t start_under_way;
+static struct { _Atomic uint32_t tid; _Atomic uint64_t number; } starts[1024];
 /* Number of the thread or process that the thread is starting. After a fork, the child has its
  * parent's number. */
-static __thread uint64_t birth;
+static __thread uint64_t start_id;
 
 /* Creates a file of `bytes` whose first `reserved` bytes are backed by memory. Otherwise, a store
  * would kill the program (SIGBUS). The memory is reserved before the file gets its size, which
@@ -215,38 +215,38 @@ static void unrecorded(void)
     use_ring(blind);
 }
 
-void mg_birth_lock(void)
+void mg_start_lock(void)
 {
-    pthread_mutex_lock(&birth_lock);
+    pthread_mutex_lock(&start_lock);
 }
 
-void mg_birth_begin(uint64_t number)
+void mg_start_begin(uint64_t number)
 {
-    birth = number;
-    atomic_store(&birth_under_way, number);
+    start_id = number;
+    atomic_store(&start_under_way, number);
 }
 
-void mg_birth_end(int64_t tid)
+void mg_start_end(int64_t tid)
 {
     if (tid > 0) {
-        size_t at = tid % (sizeof births / sizeof births[0]);
-        atomic_store(&births[at].tid, 0);
-        atomic_store(&births[at].number, birth);
-        atomic_store(&births[at].tid, tid);
+        size_t at = tid % (sizeof starts / sizeof starts[0]);
+        atomic_store(&starts[at].tid, 0);
+        atomic_store(&starts[at].number, start_id);
+        atomic_store(&starts[at].tid, tid);
     }
-    pthread_mutex_unlock(&birth_lock);
+    pthread_mutex_unlock(&start_lock);
 }
 
 /* Records the start of the calling thread. Its parent starts no other thread before it has noted
  * this one. */
-static uint64_t own_birth(void)
+static uint64_t own_start_id(void)
 {
-    uint64_t under_way = atomic_load(&birth_under_way);
+    uint64_t under_way = atomic_load(&start_under_way);
     uint32_t tid = syscall(SYS_gettid);
-    size_t at = tid % (sizeof births / sizeof births[0]);
-    if (birth)
-        return birth;
-    return atomic_load(&births[at].tid) == tid ? atomic_load(&births[at].number) : under_way;
+    size_t at = tid % (sizeof starts / sizeof starts[0]);
+    if (start_id)
+        return start_id;
+    return atomic_load(&starts[at].tid) == tid ? atomic_load(&starts[at].number) : under_way;
 }
 
 static void refuse(void)
@@ -318,7 +318,7 @@ static bool is_far_ahead(const struct mg_ring *r)
 static void wait_for_turn(struct mg_ring *r)
 {
     uint64_t began = mg_host_ns();
-    while (r->birth &&
+    while (r->start_id &&
            (atomic_load(&control->holds) || atomic_load(&control->crowded) || is_far_ahead(r)) &&
            !atomic_load(&r->begun) &&
            mg_host_ns() - began < LONGEST_NS && mg_recorder_lives() && is_wanted(r)) {
@@ -347,7 +347,7 @@ static void ring_begin(void)
         unrecorded();
         return;
     }
-    r->birth = own_birth();
+    r->start_id = own_start_id();
     r->data = r->w = (uint64_t *)((uint8_t *)r + MG_PAGE);
     r->end = r->w + MG_BLOCK_WORDS - MG_BLOCK_SLACK;
     r->number = number;
@@ -509,9 +509,9 @@ static void child_of_fork(void)
 {
     uint32_t owner = process_entry, first = next_block;
     pthread_mutex_init(&catalogue_lock, NULL);
-    pthread_mutex_init(&birth_lock, NULL);
-    for (size_t at = 0; at < sizeof births / sizeof births[0]; at++)
-        atomic_store(&births[at].tid, 0);
+    pthread_mutex_init(&start_lock, NULL);
+    for (size_t at = 0; at < sizeof starts / sizeof starts[0]; at++)
+        atomic_store(&starts[at].tid, 0);
     use_ring(&dummy);
     pthread_setspecific(thread_end, NULL);
     if (owner != MG_NO_ENTRY)
@@ -536,7 +536,7 @@ void mg_process_begin(uint32_t owner, uint32_t first_block)
     }
     if (!p)
         return;
-    p->birth = birth;
+    p->start_id = start_id;
     p->pid_space = own_pid_space();
     process = p;
     process_entry = number;

@@ -40,10 +40,10 @@ uint64_t mg_put_sync(enum mg_sync_kind kind, uint64_t key, uint64_t ns);
 
 /* Returns the number of the MG_SYNC_START of the next thread or process that this thread starts.
  * They are started one at a time, so that each finds its own number. The lock is taken before,
- * and mg_birth_end releases it with the new thread's number (or a failure). */
-void mg_birth_lock(void);
-void mg_birth_begin(uint64_t number);
-void mg_birth_end(int64_t tid);
+ * and mg_start_end releases it with the new thread's number (or a failure). */
+void mg_start_lock(void);
+void mg_start_begin(uint64_t number);
+void mg_start_end(int64_t tid);
 
 /* Appends a record to the catalogue. Returns false if it is full or has no reader. */
 bool mg_catalogue(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes);

@@ -239,7 +239,7 @@ struct mg_process {
     _Atomic uint64_t used;     /* size of the catalogue */
     _Atomic uint32_t forks;    /* number of forks begun; children have this entry as owner */
     _Atomic uint32_t undecoded; /* number of instructions that the decoder does not know */
-    uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
+    uint64_t start_id;         /* number of its MG_SYNC_START; 0: none */
     uint64_t pid_space;        /* PID namespace of entry.pid; 0: unknown */
     _Atomic uint32_t without_room; /* number of instructions that run unrecorded */
 };
@@ -248,7 +248,7 @@ enum mg_taken { MG_TAKEN = 1, MG_LEFT = 2 };
 
 struct mg_ring {
     struct mg_entry entry;
-    uint64_t birth;            /* number of its MG_SYNC_START; 0: none */
+    uint64_t start_id;         /* number of its MG_SYNC_START; 0: none */
     _Atomic uint32_t taken;    /* recorder: MG_TAKEN once it reads the ring, MG_LEFT if it never
                                 * will, 0 before */
     uint32_t number;           /* number of its entry */
@@ -425,9 +425,9 @@ static_assert(offsetof(struct mg_control, worked_ns) == 48, "wire");
 static_assert(sizeof(struct mg_entry) == 32, "wire");
 static_assert(offsetof(struct mg_process, used) == 32, "wire");
 static_assert(sizeof(struct mg_process) == 72, "wire");
-static_assert(offsetof(struct mg_process, birth) == 48, "wire");
+static_assert(offsetof(struct mg_process, start_id) == 48, "wire");
 static_assert(offsetof(struct mg_process, without_room) == 64, "wire");
-static_assert(offsetof(struct mg_ring, birth) == 32, "wire");
+static_assert(offsetof(struct mg_ring, start_id) == 32, "wire");
 static_assert(offsetof(struct mg_ring, taken) == 40, "wire");
 static_assert(offsetof(struct mg_ring, w) == 64, "wire");
 static_assert(offsetof(struct mg_ring, dropped) == 100, "wire");

@@ -675,7 +675,9 @@ fn follow(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
     let mut left = read.max.unwrap_or(u64::MAX);
     let mut failed = None;
     service.client.stream(&path, |line| {
-        let printed = match serde_json::from_str::<ShownSample>(line) {
+        let sample = serde_json::from_str::<ShownSample>(line);
+        left -= u64::from(sample.is_ok());
+        let printed = match sample {
             _ if json => terminal::print_while_read(&format!("{line}\n")),
             Ok(sample) => {
                 let heads = std::mem::take(&mut heads);
@@ -686,7 +688,6 @@ fn follow(service: &mut ServiceClient, read: &ReadArgs) -> anyhow::Result<()> {
                 Ok(true)
             }
         };
-        left -= 1;
         match printed {
             Ok(read) => read && left > 0 && interrupts() == 0,
             Err(e) => {

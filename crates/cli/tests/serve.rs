@@ -148,6 +148,25 @@ fn samples_of_a_healthy_stream_are_neither_unread_nor_overwritten() {
     }
 }
 
+/// Lines about lost samples do not count as samples.
+#[test]
+fn a_stream_ends_after_the_requested_number_of_samples() {
+    let Some(service) = Service::start() else {
+        return;
+    };
+    let id = service.new_profiler(&["-c", "1000000", "--buffer", "512"]);
+    let target = Running::busy();
+    service.ctl(&["attach", &id, "-p", &target.pid()]);
+    until("samples that nobody read", || {
+        service.json(&["stats", &id, &target.pid()])["overwritten"].as_u64() > Some(0)
+    });
+    let mut read = service.command(&["read", &id, "--follow", "-n", "3500"]);
+    let read = read.output().expect("it runs");
+    assert!(complaint(&read).contains("overwritten"), "{read:?}");
+    let lines = String::from_utf8(read.stdout).expect("text");
+    assert_eq!(lines.lines().count(), 1 + 3500);
+}
+
 /// The same command as user 65534 with these groups.
 fn as_nobody(groups: &str, program: &Command) -> Command {
     let mut command = Command::new("setpriv");

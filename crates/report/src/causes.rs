@@ -1352,7 +1352,7 @@ mod tests {
             share: 0.7,
         }];
         let found = stated(CauseKind::FileWaits, 0.9, &summary);
-        let place = format!("{calls} 70.0 % of the waits are in calls by commit at store.c:12.");
+        let place = format!("{calls} 70.0 % of the waits are in calls by commit() at store.c:12.");
         assert!(found.text.ends_with(&place), "{}", found.text);
         assert!(found.next.contains("group commit"), "{}", found.next);
 

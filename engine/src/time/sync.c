@@ -247,7 +247,7 @@ static void start(uint64_t flags, uint64_t addr)
 {
     starts_thread = flags & CLONE_VM && flags & CLONE_THREAD;
     if (starts_thread) {
-        mg_birth_lock();
+        mg_start_lock();
         place = flags & CLONE_CHILD_CLEARTID ? addr : 0;
         if (place && places[slot(place)].addr == place)
             mg_put_sync(MG_SYNC_JOIN_THREAD, places[slot(place)].tid, 0);
@@ -255,7 +255,7 @@ static void start(uint64_t flags, uint64_t addr)
         share_files();
     }
     started = mg_put_sync(MG_SYNC_START, 0, 0);
-    mg_birth_begin(started);
+    mg_start_begin(started);
 }
 
 static void end_start(int64_t ret)
@@ -266,7 +266,7 @@ static void end_start(int64_t ret)
             places[slot(place)].addr = place;
             places[slot(place)].tid = ret;
         }
-        mg_birth_end(ret);
+        mg_start_end(ret);
     }
     if (started && ret < 0)
         mg_put_sync(MG_SYNC_NOT_STARTED, 0, started);

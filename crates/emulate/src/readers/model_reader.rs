@@ -96,7 +96,7 @@ pub(crate) trait ModelSink: Sized {
     fn start_thread(
         &mut self,
         _running: &mut RunningThread<'_, Self>,
-        _birth: u64,
+        _start_id: u64,
         _start_ns: Option<u64>,
     ) {
     }
