@@ -19,7 +19,7 @@ const MAX_PLACES: usize = 10;
 pub struct FileWaitPlace {
     /// How it uses the files.
     pub file_use: FileUse,
-    /// The innermost call outside of libraries, or of a line of Python.
+    /// The innermost call of a line of Python, else outside of libraries, else of a named function.
     #[serde(flatten)]
     pub call: AllocationCall,
     /// Seconds for which it waited and no thread of the program ran.
@@ -47,7 +47,9 @@ pub(crate) fn file_wait_places(
                 && !call.file.as_deref().is_some_and(is_library_source)
         };
         let own = path.calls.iter().position(is_own);
-        let Some(named) = path.calls.get(path.innermost_python.or(own).unwrap_or(0)) else {
+        let named = path.calls.iter().position(|named| named.has_name);
+        let chosen = path.innermost_python.or(own).or(named).unwrap_or(0);
+        let Some(named) = path.calls.get(chosen) else {
             continue;
         };
         let call = &named.call;
