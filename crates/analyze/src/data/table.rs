@@ -477,7 +477,7 @@ fn named_sites(
         .collect();
     numbered.sort_by(|a, b| a.key().cmp(&b.key()));
     let mut call_names = CallNames::new(symbols, frames.spaces());
-    let mut by_name: HashMap<Rc<str>, (AllocationSite, EventSums)> = HashMap::new();
+    let mut by_name: HashMap<Rc<str>, SiteOfPaths> = HashMap::new();
     let (mut paths, mut names) = (Vec::new(), SiteNames::new());
     for same in numbered.chunk_by(|a, b| a.key() == b.key()) {
         let mut sum = AllocationRow::default();
@@ -500,20 +500,43 @@ fn named_sites(
         names.extend(same.iter().map(|path| (path.number, Rc::clone(&name))));
         match by_name.get_mut(&name) {
             None => {
-                by_name.insert(name, (site, tally));
+                let largest_path = site.at_peak_bytes;
+                let of_paths = SiteOfPaths {
+                    site,
+                    tally,
+                    largest_path,
+                };
+                by_name.insert(name, of_paths);
             }
-            Some((all, all_tally)) => {
-                all.add(site);
-                all_tally.add_all(&tally);
-            }
+            Some(of_paths) => of_paths.add(site, &tally),
         }
     }
-    let mut sites: Vec<_> = by_name.into_values().collect();
+    let sites = by_name.into_values();
+    let mut sites: Vec<_> = sites.map(|all| (all.site, all.tally)).collect();
     sites.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
     NamedSites {
         sites,
         paths,
         names,
+    }
+}
+
+/// Sum of the paths with the same name.
+struct SiteOfPaths {
+    site: AllocationSite,
+    tally: EventSums,
+    /// Bytes at the peak of the path whose calls the site has.
+    largest_path: u64,
+}
+
+impl SiteOfPaths {
+    fn add(&mut self, path: AllocationSite, tally: &EventSums) {
+        if path.at_peak_bytes > self.largest_path {
+            self.largest_path = path.at_peak_bytes;
+            (self.site.calls, self.site.named_by) = (path.calls.clone(), path.named_by);
+        }
+        self.site.add(&path);
+        self.tally.add_all(tally);
     }
 }
 
@@ -829,11 +852,8 @@ fn heap<'a>(
 }
 
 impl AllocationSite {
-    /// Adds another path of the same name.
-    fn add(&mut self, other: AllocationSite) {
-        if other.at_peak_bytes > self.at_peak_bytes {
-            (self.calls, self.named_by) = (other.calls, other.named_by);
-        }
+    /// Adds the numbers of another path of the same name.
+    fn add(&mut self, other: &AllocationSite) {
         let sum = |site: Option<f64>, frees: u64| site.unwrap_or(0.0) * frees as f64;
         let lifetimes =
             sum(self.mean_lifetime_ns, self.frees) + sum(other.mean_lifetime_ns, other.frees);
@@ -913,13 +933,13 @@ mod tests {
         assert_eq!((named.paths.len(), named.names.len()), (8, 8));
         let sites = named.sites.iter().map(|(site, _)| {
             let sums = (site.paths, site.at_peak_bytes);
-            (site.name.as_str(), sums)
+            (site.name.as_str(), sums, site.calls.len())
         });
         assert_eq!(
             sites.collect::<Vec<_>>(),
             [
-                ("f10 at p+0x10 (malloc)", (4, 2 + 4 + 6)),
-                ("f20 at p+0x20 (malloc)", (4, 1 + 3 + 5 + 7)),
+                ("f10 at p+0x10 (malloc)", (4, 2 + 4 + 6), 7),
+                ("f20 at p+0x20 (malloc)", (4, 1 + 3 + 5 + 7), 8),
             ]
         );
         assert_eq!(&*named.names[&(Pid(1), 3)], "f20 at p+0x20 (malloc)");
