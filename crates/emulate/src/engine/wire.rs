@@ -164,14 +164,14 @@ pub(crate) mod process {
     pub(crate) const USED: usize = 32;
     pub(crate) const FORKS: usize = 40;
     pub(crate) const UNDECODED: usize = 44;
-    pub(crate) const BIRTH: usize = 48;
+    pub(crate) const START_ID: usize = 48;
     pub(crate) const PID_SPACE: usize = 56;
     pub(crate) const WITHOUT_ROOM: usize = 64;
 }
 
 /// Offsets in a thread entry.
 pub(crate) mod ring {
-    pub(crate) const BIRTH: usize = 32;
+    pub(crate) const START_ID: usize = 32;
     pub(crate) const TAKEN: usize = 40;
     pub(crate) const W: usize = 64;
     pub(crate) const DATA: usize = 80;
