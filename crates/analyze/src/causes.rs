@@ -628,16 +628,21 @@ mod tests {
         causes.into_iter().map(|c| c.kind).collect()
     }
 
-    #[test]
-    fn sharing_comes_first_unless_other_stalls_take_more_than_twice_as_long() {
-        let lines = SharedLines {
+    fn lines_with(true_sharing: u64, false_sharing: u64) -> SharedLines {
+        SharedLines {
             totals: SharingCounts {
-                hitm: 10,
-                false_sharing: 10,
+                hitm: true_sharing + false_sharing,
+                true_sharing,
+                false_sharing,
                 ..SharingCounts::default()
             },
             ..SharedLines::default()
-        };
+        }
+    }
+
+    #[test]
+    fn sharing_comes_first_unless_other_stalls_take_more_than_twice_as_long() {
+        let lines = lines_with(0, 10);
         for (other, expected) in [
             (
                 119_000_000,
@@ -659,22 +664,8 @@ mod tests {
 
     #[test]
     fn true_sharing_below_a_tenth_of_the_cycles_comes_after_the_work() {
-        let true_lines = SharedLines {
-            totals: SharingCounts {
-                hitm: 10,
-                true_sharing: 10,
-                ..SharingCounts::default()
-            },
-            ..SharedLines::default()
-        };
-        let false_lines = SharedLines {
-            totals: SharingCounts {
-                hitm: 10,
-                false_sharing: 10,
-                ..SharingCounts::default()
-            },
-            ..SharedLines::default()
-        };
+        let true_lines = lines_with(10, 0);
+        let false_lines = lines_with(0, 10);
         let causes = |lines, shared, others| {
             let totals = [
                 ("cycles", 300_000_000),

@@ -119,9 +119,10 @@ fn file_advice(file_use: FileUse) -> &'static str {
     }
 }
 
-/// Names the place with the longest waits for files.
-fn slowest_file_calls(summary: &Summary) -> Option<String> {
-    let first = summary.file_waits.first()?;
+/// Names the place with the longest waits of this kind, which the advice is about.
+fn slowest_file_calls(file_use: FileUse, summary: &Summary) -> Option<String> {
+    let mut places = summary.file_waits.iter();
+    let first = places.find(|place| place.file_use == file_use)?;
     if first.share < NAMED_SHARE || first.call.is_unnamed() {
         return None;
     }
@@ -378,7 +379,7 @@ pub(crate) fn of_cause(cause: &Cause, summary: &Summary) -> Statement {
         ),
         CauseKind::FileWaits => {
             let slowest = slowest_file_use(summary);
-            let place = slowest_file_calls(summary);
+            let place = slowest_file_calls(slowest, summary);
             (
                 format!(
                     "It waits for files, which the model does not time: {} without a running \
@@ -1356,7 +1357,19 @@ mod tests {
         assert!(found.text.ends_with(&place), "{}", found.text);
         assert!(found.next.contains("group commit"), "{}", found.next);
 
-        summary.file_waits[0].share = NAMED_SHARE / 2.0;
+        // Longer waits of another kind are not what the advice is about.
+        summary.file_waits.insert(
+            0,
+            FileWaitPlace {
+                file_use: FileUse::Read,
+                share: 0.9,
+                ..summary.file_waits[0].clone()
+            },
+        );
+        let found = stated(CauseKind::FileWaits, 0.9, &summary);
+        assert!(found.text.ends_with(&place), "{}", found.text);
+
+        summary.file_waits[1].share = NAMED_SHARE / 2.0;
         let found = stated(CauseKind::FileWaits, 0.9, &summary);
         assert!(found.text.ends_with(calls), "{}", found.text);
     }

@@ -36,8 +36,7 @@ pub(crate) fn file_wait_places(
 ) -> Vec<FileWaitPlace> {
     let all_s = manifest.own_cost.program_file_wait_s;
     let mut names = CallNames::new(symbols, frames.spaces());
-    let mut places: BTreeMap<(FileUse, String, Option<String>, Option<u32>), FileWaitPlace> =
-        BTreeMap::new();
+    let mut waited: BTreeMap<(FileUse, AllocationCall), f64> = BTreeMap::new();
     for wait in &manifest.file_waits {
         let path = names.path(&path_of(frames, wait.caller));
         let is_own = |named: &NamedCall| {
@@ -49,26 +48,20 @@ pub(crate) fn file_wait_places(
         let own = path.calls.iter().position(is_own);
         let named = path.calls.iter().position(|named| named.has_name);
         let chosen = path.innermost_python.or(own).or(named).unwrap_or(0);
-        let Some(named) = path.calls.get(chosen) else {
-            continue;
-        };
-        let call = &named.call;
-        let key = (
-            wait.file_use,
-            call.function.clone(),
-            call.file.clone(),
-            call.line,
-        );
-        let place = places.entry(key).or_insert_with(|| FileWaitPlace {
-            file_use: wait.file_use,
-            call: AllocationCall::clone(call),
-            wait_s: 0.0,
-            share: 0.0,
-        });
-        place.wait_s += wait.wait_s;
-        place.share = (place.wait_s / all_s.max(f64::MIN_POSITIVE)).min(1.0);
+        if let Some(named) = path.calls.get(chosen) {
+            let place = (wait.file_use, AllocationCall::clone(&named.call));
+            *waited.entry(place).or_default() += wait.wait_s;
+        }
     }
-    let mut places: Vec<FileWaitPlace> = places.into_values().collect();
+    let places = waited.into_iter();
+    let mut places: Vec<FileWaitPlace> = places
+        .map(|((file_use, call), wait_s)| FileWaitPlace {
+            file_use,
+            call,
+            wait_s,
+            share: (wait_s / all_s.max(f64::MIN_POSITIVE)).min(1.0),
+        })
+        .collect();
     places.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
     places.truncate(MAX_PLACES);
     places
