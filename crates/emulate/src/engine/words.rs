@@ -13,6 +13,12 @@ pub(crate) fn load(words: &[AtomicU64], at: usize) -> Option<u64> {
     Some(words.get(at)?.load(Ordering::Relaxed))
 }
 
+/// Returns the value of the field at `at`, which follows a mark. `None` for another word.
+pub(crate) fn mark_field(words: &[AtomicU64], at: usize) -> Option<u64> {
+    let word = load(words, at)?;
+    (wire::mark(word) == wire::MARK_FIELD).then_some(word & wire::ADDRESS)
+}
+
 /// Returns the block of the word at `at`, and the index of the run that the word stands for, if
 /// any. The word may be that of a run's second line.
 pub(crate) fn origin(words: &[AtomicU64], at: usize) -> Option<(u32, Option<usize>)> {

@@ -22,7 +22,7 @@ use memgauge_trace::{AccessKind, HeapClassRow, HeapUseRow, Pid};
 
 use crate::engine::address_space::AddressSpace;
 use crate::engine::wire;
-use crate::engine::words::load;
+use crate::engine::words::{load, mark_field};
 use crate::model::costs::SiteStalls;
 
 const PAGE: u64 = wire::PAGE as u64;
@@ -95,10 +95,7 @@ impl HeapMark {
     /// Reads the mark at `at` if it is complete. Returns it with its number of words.
     pub(crate) fn at(words: &[AtomicU64], at: usize) -> Option<(HeapMark, usize)> {
         let word = load(words, at)?;
-        let field = |n: usize| {
-            let word = load(words, at + n)?;
-            (wire::mark(word) == wire::MARK_FIELD).then_some(word & wire::ADDRESS)
-        };
+        let field = |n: usize| mark_field(words, at + n);
         match wire::mark(word) {
             wire::MARK_FREED => {
                 let mark = HeapMark::Freed {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use memgauge_trace::FileUse;
 
 use crate::engine::wire;
-use crate::engine::words::load;
+use crate::engine::words::{load, mark_field};
 
 /// Number of words of a mark.
 pub(crate) const MARK_WORDS: usize = 3;
@@ -24,10 +24,7 @@ pub(crate) struct FileWaitMark {
 impl FileWaitMark {
     /// Reads the mark at `at` if it is complete and valid.
     pub(crate) fn at(words: &[AtomicU64], at: usize) -> Option<FileWaitMark> {
-        let field = |n: usize| {
-            let word = load(words, at + n)?;
-            (wire::mark(word) == wire::MARK_FIELD).then_some(word & wire::ADDRESS)
-        };
+        let field = |n: usize| mark_field(words, at + n);
         let file_use = match load(words, at)? as u16 {
             wire::FILE_READ => FileUse::Read,
             wire::FILE_WRITE => FileUse::Write,

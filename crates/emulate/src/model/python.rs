@@ -26,7 +26,7 @@ use memgauge_trace::{GeneratedCode, Pid, VirtAddr};
 use crate::engine::catalogue::Catalogue;
 use crate::engine::python_code::PythonCode;
 use crate::engine::wire;
-use crate::engine::words::{load, origin};
+use crate::engine::words::{load, mark_field, origin};
 use crate::model::calls::{CallPath, ProcessCalls, PythonCall};
 use crate::model::data::DataCosts;
 
@@ -129,10 +129,7 @@ struct FrameMark {
 
 impl FrameMark {
     fn at(words: &[AtomicU64], at: usize) -> Option<FrameMark> {
-        let field = |n: usize| {
-            let word = load(words, at + n)?;
-            (wire::mark(word) == wire::MARK_FIELD).then_some(word & wire::ADDRESS)
-        };
+        let field = |n: usize| mark_field(words, at + n);
         Some(FrameMark {
             code: load(words, at)? & wire::ADDRESS,
             frame: field(1)?,
