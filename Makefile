@@ -63,9 +63,10 @@ test-lab: setup-test lab ## the kernel's PMU driver, perf and memgauge in the la
 	cargo build --manifest-path bench/Cargo.toml --target-dir $(TARGET)/bench --bin lab_records
 	@lab/test $(TARGET)/debug $(KERNEL_ARGS)
 
-test-long: setup-test build ## a fleet of 10 000 recordings; the exact curve of 10^9 references on a cluster whose workers are killed; first findings of programs with known causes, and of libraries with published fixes; curves of running processes against real memory limits (an hour; root, swap or zram); goes on where it ended
+test-long: setup-test build ## a fleet of 10 000 recordings, also read by Spark; the exact curve of 10^9 references on a cluster whose workers are killed; first findings of programs with known causes, and of libraries with published fixes; curves of running processes against real memory limits (an hour; root, swap or zram); goes on where it ended
 	cargo build --release -p memgauge-fleet --example synthetic_fleet
 	tests/long/fleet --memgauge $(TARGET)/release/memgauge --generator $(TARGET)/release/examples/synthetic_fleet --folder $(TARGET)/fleet $(FLEET_ARGS)
+	MEMGAUGE=$(TARGET)/release/memgauge tests/long/spark $(TARGET)/spark "$$(ls -dt $(TARGET)/fleet/dataset-* | head -n 1)"
 	folder=$$(MEMGAUGE_PYTHON_PROFILE=release python/build) && PYTHONPATH=$$folder $(TARGET)/test-packages/python/bin/python3 tests/long/large-trace $(TRACE_ARGS)
 	tests/long/causes --memgauge $(TARGET)/release/memgauge --folder $(TARGET)/causes --machine all
 	tests/long/real-programs --memgauge $(TARGET)/release/memgauge --folder $(TARGET)/real-programs

@@ -1,11 +1,13 @@
 """Spark reads samples and datasets as other readers do.
 
 PySpark takes half a gigabyte and some minutes to install, so it is not among the packages of
-`./setup.sh test`. The tests run where `pyspark` and Java are.
+`./setup.sh test`. The tests run where `pyspark` and Java are; tests/long/spark installs it and runs them.
 """
 
 import glob
 import json
+import os
+import pathlib
 import random
 
 import pytest
@@ -55,13 +57,18 @@ def test_spark_reads_tables_of_a_recording(spark, modelled, sampled, table):
         assert found == {name: int(value or 0) for name, value in wide.to_dicts()[0].items()}
 
 
-def test_spark_answers_from_one_version_of_a_dataset(spark, dataset):
-    folder, service = dataset
+def newest_version(spark, folder):
+    """The recordings of the newest version and their measurements."""
     versions = spark.read.parquet(f"{folder}/recordings")
     newest = versions.agg(functions.max("version")).first()[0]
-    recordings = versions.where(versions.version == newest).select("recording", "file", "labels")
+    recordings = versions.where(versions.version == newest)
     measurements = spark.read.parquet(f"{folder}/measurements")
-    rows = measurements.join(recordings, ["recording", "file"], "left_semi")
+    return recordings, measurements.join(recordings.select("recording", "file"), ["recording", "file"], "left_semi")
+
+
+def test_spark_answers_from_one_version_of_a_dataset(spark, dataset):
+    folder, service = dataset
+    recordings, rows = newest_version(spark, folder)
     of_functions = rows.where("scope = 'function' and metric = 'stalled_cycles'")
     found = of_functions.groupBy("name", "service").agg(functions.sum("value").alias("sum"))
     found = {row["name"]: row["sum"] for row in found.collect() if row["service"] == service}
@@ -73,3 +80,24 @@ def test_spark_answers_from_one_version_of_a_dataset(spark, dataset):
     for row in top["rows"]:
         expected[row["name"]] = expected.get(row["name"], 0.0) + row["value"]
     assert top["metric"] == "stalled_cycles" and found == expected and len(found) > 10
+
+
+def test_documented_question_has_the_answer_of_top(spark, dataset):
+    # tests/long/spark names a dataset of 10 000 recordings.
+    folder = os.environ.get("MEMGAUGE_TEST_DATASET") or dataset[0]
+    page = pathlib.Path(__file__).parents[2] / "docs/fleet.md"
+    question = page.read_text().split("**Worst functions of the fleet")[1].split("```sql\n")[1].split("LIMIT 10;")[0]
+    for name, rows in zip(("recordings", "measurements"), newest_version(spark, folder)):
+        rows.createOrReplaceTempView(name)
+    answer = spark.sql(question.replace("list_contains", "array_contains")).collect()
+    found = {(row["name"], row["module"]): row for row in answer}
+
+    top = json.loads(command("fleet", "top", folder, "--json", "--rows", "100000").stdout)
+    # `top` may sum the functions of startup in a row.
+    rows = [row for row in top["rows"] if (row["name"], row["module"]) in found]
+    assert len(rows) >= len(top["rows"]) - 1 > 10
+    for row in rows:
+        of_function = found[row["name"], row["module"]]
+        assert of_function["recordings"] == row["recordings"]
+        for column, field in (("stalled", "value"), ("share", "share"), ("mean", "mean")):
+            assert of_function[column] == pytest.approx(row[field], rel=1e-9)
