@@ -5,11 +5,14 @@
 //! a difference of two models would look like one of two hosts. The intervals of all comparisons
 //! hold together at 95 %, so a fleet of equal hosts has an outlier in one of twenty runs of this
 //! analysis, however many hosts it has.
+//!
+//! The peers of a host are merged from the moments of the other hosts, so time and memory grow with the
+//! number of recordings and not with its product with the number of hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use memgauge_report::Moments;
 use memgauge_report::fleet::{FleetOutlier, FleetOutliers};
-use memgauge_report::mean_difference_interval;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,13 +38,14 @@ pub fn outliers(dataset: &Dataset, query: &Query, metric: Option<&str>) -> Resul
 
 /// As [`outliers`], for numbers that were already read.
 pub(crate) fn outliers_of(totals: &MetricTotals, selected: &[RecordingRow]) -> FleetOutliers {
-    let mut pairs: Vec<Pair> = Vec::new();
+    let mut pairs: Vec<Pair<'_>> = Vec::new();
     for (metric, total) in totals {
         pairs.extend(Pair::all(metric, &total.values, selected));
     }
-    let (compared, not): (Vec<Pair>, Vec<Pair>) = pairs.into_iter().partition(Pair::has_interval);
-    let lone: BTreeSet<(&ComparableGroup, &str)> =
-        not.iter().map(|pair| (&pair.kind, &*pair.host)).collect();
+    let (compared, not): (Vec<Pair<'_>>, Vec<Pair<'_>>) =
+        pairs.into_iter().partition(Pair::has_interval);
+    let lone: BTreeSet<(ComparableGroup<'_>, &str)> =
+        not.iter().map(|pair| (pair.kind, pair.host)).collect();
     let mut rows: Vec<FleetOutlier> = compared
         .iter()
         .filter_map(|pair| pair.outlier(compared.len()))
@@ -63,76 +67,88 @@ pub(crate) fn outliers_of(totals: &MetricTotals, selected: &[RecordingRow]) -> F
 }
 
 /// Recordings with comparable numbers.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ComparableGroup {
-    service: String,
-    machine: Option<String>,
-    source: String,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ComparableGroup<'a> {
+    service: &'a str,
+    machine: Option<&'a str>,
+    source: &'a str,
 }
 
-impl ComparableGroup {
-    fn of(row: &RecordingRow) -> ComparableGroup {
+impl<'a> ComparableGroup<'a> {
+    fn of(row: &'a RecordingRow) -> ComparableGroup<'a> {
         ComparableGroup {
-            service: row.partition.service.clone(),
-            machine: row.machine.clone(),
-            source: row.source.clone(),
+            service: &row.partition.service,
+            machine: row.machine.as_deref(),
+            source: &row.source,
         }
     }
 }
 
 /// A host, and the other hosts of its service.
-struct Pair {
-    kind: ComparableGroup,
-    host: String,
-    metric: String,
-    own: Vec<f64>,
-    peers: Vec<f64>,
+struct Pair<'a> {
+    kind: ComparableGroup<'a>,
+    host: &'a str,
+    metric: &'a str,
+    own: Moments,
+    peers: Moments,
 }
 
-impl Pair {
-    fn all(metric: &str, values: &[(usize, f64)], selected: &[RecordingRow]) -> Vec<Pair> {
-        let mut kinds: BTreeMap<ComparableGroup, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+impl<'a> Pair<'a> {
+    fn all(
+        metric: &'a str,
+        values: &[(usize, f64)],
+        selected: &'a [RecordingRow],
+    ) -> Vec<Pair<'a>> {
+        let mut kinds: BTreeMap<ComparableGroup<'a>, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
         for &(recording, value) in values {
             let row = &selected[recording];
             let hosts = kinds.entry(ComparableGroup::of(row)).or_default();
             hosts.entry(&row.partition.host).or_default().push(value);
         }
         let mut pairs = Vec::new();
-        for (kind, hosts) in &kinds {
-            for (&host, own) in hosts {
-                let peers = hosts.iter().filter(|(peer, _)| **peer != host);
+        for (kind, hosts) in kinds {
+            let hosts: Vec<(&str, Moments)> = hosts
+                .into_iter()
+                .map(|(host, values)| (host, Moments::of(&values)))
+                .collect();
+            let mut after = vec![Moments::default(); hosts.len() + 1];
+            for (at, (_, own)) in hosts.iter().enumerate().rev() {
+                after[at] = own.merged(after[at + 1]);
+            }
+            let mut before = Moments::default();
+            for (at, &(host, own)) in hosts.iter().enumerate() {
                 pairs.push(Pair {
-                    kind: kind.clone(),
-                    host: host.to_owned(),
-                    metric: metric.to_owned(),
-                    own: own.clone(),
-                    peers: peers.flat_map(|(_, values)| values).copied().collect(),
+                    kind,
+                    host,
+                    metric,
+                    own,
+                    peers: before.merged(after[at + 1]),
                 });
+                before = before.merged(own);
             }
         }
         pairs
     }
 
     fn has_interval(&self) -> bool {
-        self.own.len() >= 2 && self.peers.len() >= 2
+        self.own.count() >= 2 && self.peers.count() >= 2
     }
 
     fn outlier(&self, comparisons: usize) -> Option<FleetOutlier> {
-        let interval = mean_difference_interval(&self.peers, &self.own, comparisons)?;
+        let interval = self.peers.difference_interval(&self.own, comparisons)?;
         let [low, high] = interval;
         if low <= 0.0 && high >= 0.0 {
             return None;
         }
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let (own, peers) = (mean(&self.own), mean(&self.peers));
+        let (own, peers) = (self.own.mean(), self.peers.mean());
         Some(FleetOutlier {
-            service: self.kind.service.clone(),
-            machine: self.kind.machine.clone(),
-            source: self.kind.source.clone(),
-            host: self.host.clone(),
-            metric: self.metric.clone(),
-            recordings: self.own.len() as u64,
-            peer_recordings: self.peers.len() as u64,
+            service: self.kind.service.to_owned(),
+            machine: self.kind.machine.map(str::to_owned),
+            source: self.kind.source.to_owned(),
+            host: self.host.to_owned(),
+            metric: self.metric.to_owned(),
+            recordings: self.own.count() as u64,
+            peer_recordings: self.peers.count() as u64,
             mean: own,
             peer_mean: peers,
             relative: (peers != 0.0).then(|| (own - peers) / peers),

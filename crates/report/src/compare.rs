@@ -34,7 +34,7 @@ pub use checks::{check_event, check_group};
 pub use curves::RunCurves;
 pub use gate::{Gate, GateError};
 pub use headline::{Headline, HeadlinePlace};
-pub use interval::{mean_difference_interval, mean_interval};
+pub use interval::{Moments, mean_difference_interval, mean_interval};
 pub use measured::{Measured, Shares};
 pub use several::Compared;
 pub use shares::{ChangedShare, ChangedShares};

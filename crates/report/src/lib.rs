@@ -35,8 +35,8 @@ use serde_json::{Value, json as object};
 pub use causes::Statement;
 pub use compare::{
     ChangedPlace, ChangedShare, ChangedShares, Compared, ComparedMetric, Comparison, Gate,
-    GateError, Headline, HeadlinePlace, Measured, MetricUnit, RunCurves, Shares, check_event,
-    check_group, mean_difference_interval, mean_interval,
+    GateError, Headline, HeadlinePlace, Measured, MetricUnit, Moments, RunCurves, Shares,
+    check_event, check_group, mean_difference_interval, mean_interval,
 };
 pub use io::{IoOrder, io_json, io_text};
 pub use page::{InDataset, NO_FRONT_END, Page, Served, has_front_end};

@@ -26,11 +26,82 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     first + sum / values.len() as f64
 }
 
-/// Returns the squared standard error of the mean.
-fn squared_error(values: &[f64]) -> f64 {
-    let (n, mean) = (values.len() as f64, mean(values));
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    squares / (n - 1.0) / n
+/// Number, mean and spread of a group of values. Groups are merged without their values.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moments {
+    count: usize,
+    mean: f64,
+    /// Sum of the squared distances from the mean.
+    squares: f64,
+}
+
+impl Moments {
+    /// Returns those of some values. The mean is exact if all values are equal.
+    pub fn of(values: &[f64]) -> Moments {
+        if values.is_empty() {
+            return Moments::default();
+        }
+        let mean = mean(values);
+        Moments {
+            count: values.len(),
+            mean,
+            squares: values.iter().map(|value| (value - mean).powi(2)).sum(),
+        }
+    }
+
+    /// Returns those of the values of both groups (T. F. Chan, G. H. Golub and R. J. LeVeque, COMPSTAT
+    /// 1982). Subtracting sums of squares instead would lose the digits that large values have in common.
+    #[must_use]
+    pub fn merged(self, other: Moments) -> Moments {
+        let count = self.count + other.count;
+        if self.count == 0 || other.count == 0 {
+            return if self.count == 0 { other } else { self };
+        }
+        let share = other.count as f64 / count as f64;
+        let distance = other.mean - self.mean;
+        Moments {
+            count,
+            mean: self.mean + distance * share,
+            squares: self.squares + other.squares + distance.powi(2) * self.count as f64 * share,
+        }
+    }
+
+    /// Number of values.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Mean of the values; 0 without values.
+    pub fn mean(&self) -> f64 {
+        self.mean
+    }
+
+    /// Squared standard error of the mean of at least two values.
+    fn squared_error(&self) -> f64 {
+        let n = self.count as f64;
+        self.squares / (n - 1.0) / n
+    }
+
+    /// Returns the interval of the difference of two means, `after` − `self`, for one of `comparisons`
+    /// intervals. All of them together hold at 95 % (Bonferroni). `None` if a group has fewer than two values.
+    pub fn difference_interval(&self, after: &Moments, comparisons: usize) -> Option<[f64; 2]> {
+        if self.count < 2 || after.count < 2 {
+            return None;
+        }
+        let difference = after.mean - self.mean;
+        let errors = [self.squared_error(), after.squared_error()];
+        let variance = errors[0] + errors[1];
+        if variance == 0.0 {
+            return Some([difference; 2]);
+        }
+        let term = |error: f64, n: usize| error.powi(2) / (n as f64 - 1.0);
+        let terms = term(errors[0], self.count) + term(errors[1], after.count);
+        // At least the degrees of freedom of the smaller group, which are 1 or more.
+        let degrees = (variance.powi(2) / terms).max(1.0);
+        let misses = MISSES / comparisons.max(1) as f64;
+        let half = StudentsT::ppf(1.0 - misses / 2.0, degrees) * variance.sqrt();
+        Some([difference - half, difference + half])
+    }
 }
 
 /// Returns Student's t interval of a mean. `None` if there are fewer than two values, because their
@@ -39,10 +110,10 @@ pub fn mean_interval(values: &[f64]) -> Option<[f64; 2]> {
     if values.len() < 2 {
         return None;
     }
+    let moments = Moments::of(values);
     let degrees = values.len() as f64 - 1.0;
-    let half = StudentsT::ppf(1.0 - MISSES / 2.0, degrees) * squared_error(values).sqrt();
-    let mean = mean(values);
-    Some([mean - half, mean + half])
+    let half = StudentsT::ppf(1.0 - MISSES / 2.0, degrees) * moments.squared_error().sqrt();
+    Some([moments.mean - half, moments.mean + half])
 }
 
 /// Returns the interval of the difference of two means, after − before (B. L. Welch, Biometrika 34,
@@ -57,22 +128,7 @@ pub fn mean_difference_interval(
     after: &[f64],
     comparisons: usize,
 ) -> Option<[f64; 2]> {
-    if before.len() < 2 || after.len() < 2 {
-        return None;
-    }
-    let difference = mean(after) - mean(before);
-    let errors = [squared_error(before), squared_error(after)];
-    let variance = errors[0] + errors[1];
-    if variance == 0.0 {
-        return Some([difference; 2]);
-    }
-    let term = |error: f64, n: usize| error.powi(2) / (n as f64 - 1.0);
-    let terms = term(errors[0], before.len()) + term(errors[1], after.len());
-    // At least the degrees of freedom of the smaller group, which are 1 or more.
-    let degrees = (variance.powi(2) / terms).max(1.0);
-    let misses = MISSES / comparisons.max(1) as f64;
-    let half = StudentsT::ppf(1.0 - misses / 2.0, degrees) * variance.sqrt();
-    Some([difference - half, difference + half])
+    Moments::of(before).difference_interval(&Moments::of(after), comparisons)
 }
 
 /// A number, with its interval if it is an estimate.
@@ -193,6 +249,31 @@ mod tests {
         // Equal values have no spread, however their sum is rounded.
         assert_eq!(welch(&[0.1; 3], &[0.1; 7]), Some([0.0; 2]));
         assert_eq!(welch(&[0.1; 3], &[0.6; 7]), Some([0.5; 2]));
+    }
+
+    #[test]
+    fn merged_moments_are_those_of_all_values() {
+        let mut random = Random(7);
+        for _ in 0..100 {
+            let n = 2 + (random.uniform() * 30.0) as usize;
+            // The mean is far from zero, where a difference of sums would have no digits left.
+            let values = random.normals(n, 1e9, 1.0);
+            let cut = (random.uniform() * (n + 1) as f64) as usize;
+            let merged = Moments::of(&values[..cut]).merged(Moments::of(&values[cut..]));
+            let whole = Moments::of(&values);
+            assert_eq!(merged.count, n);
+            assert!(
+                (merged.mean - whole.mean).abs() < 1e-6,
+                "{merged:?} {whole:?}"
+            );
+            assert!(
+                (merged.squares / whole.squares - 1.0).abs() < 1e-6,
+                "{merged:?} {whole:?}"
+            );
+        }
+        let equal = Moments::of(&[0.1; 3]).merged(Moments::of(&[0.1; 7]));
+        assert_eq!((equal.mean, equal.squares), (0.1, 0.0));
+        assert_eq!(Moments::default().merged(equal), equal);
     }
 
     /// 56 of 70 and 48 of 80 are Newcombe's own example (a), there as first − second.
