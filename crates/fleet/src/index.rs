@@ -15,7 +15,7 @@ use memgauge_recording::{ErrorKind as RecordingErrorKind, Recording, read_manife
 use memgauge_trace::Manifest;
 
 use crate::curve::{self, RecordedCurve};
-use crate::dataset::{Dataset, encode};
+use crate::dataset::{Dataset, REQUESTS, encode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::find::{Absent, Fetched, FoundRecording, RecordingSearch};
 use crate::measure::{RecordingRows, measure, partition, recording_id};
@@ -29,9 +29,6 @@ const MAX_RECORDINGS_IN_FILE: usize = 128;
 
 /// File of curves in the folder of a recording.
 const CURVES: &str = "curves.json";
-
-/// Manifests that are requested from a bucket at a time. S3 answers a request in some 50 ms.
-const REQUESTS: usize = 16;
 
 const COMMIT_INTERVAL: Duration = Duration::from_secs(60);
 

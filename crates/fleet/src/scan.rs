@@ -1,4 +1,4 @@
-//! Reads measurements of selected recordings, in as many threads as there are processors.
+//! Reads measurements of selected recordings in several threads, of which each reads whole files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -176,7 +176,7 @@ pub(crate) fn scan<S: Send>(
         }
         Ok(state)
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = dataset.readers();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads.min(files.len()))
             .map(|_| scope.spawn(work))
