@@ -14,6 +14,9 @@ use crate::query::{Query, label};
 use crate::recording_row::RecordingRow;
 use crate::scan::{MeasurementFilter, MeasurementRow, SelectedRows, scan};
 
+/// Values that a message names.
+const MAX_NAMED_VALUES: usize = 5;
+
 /// Measurements of a recording, until all of its rows are read.
 #[derive(Default)]
 struct CollectedRun {
@@ -104,11 +107,10 @@ fn check_group(labels: &[(String, String)], rows: &[RecordingRow]) -> Result<()>
             .map(|row| label(row, name).unwrap_or("none"))
             .collect();
         if values.len() > 1 {
-            let values: Vec<&str> = values.into_iter().collect();
             return Err(question(format!(
                 "failed to compare groups: the recordings of {labels} differ in {name} ({}); choose one \
                  with --only {name}=VALUE",
-                values.join(", ")
+                first_of(&values)
             )));
         }
     }
@@ -122,6 +124,16 @@ fn check_group(labels: &[(String, String)], rows: &[RecordingRow]) -> Result<()>
             "failed to compare groups: the recordings of {labels} are of different parts of their cache \
              sets or regions; record them with the same --sets and --region"
         ))),
+    }
+}
+
+/// The first values, and how many others there are.
+fn first_of(values: &BTreeSet<&str>) -> String {
+    let first: Vec<&str> = values.iter().take(MAX_NAMED_VALUES).copied().collect();
+    let others = values.len() - first.len();
+    match others {
+        0 => first.join(", "),
+        _ => format!("{} and {others} more", first.join(", ")),
     }
 }
 
