@@ -1,6 +1,8 @@
 //! Writes recordings of a fleet that nobody ran.
 //!
-//!     synthetic_fleet FOLDER [RECORDINGS [SAMPLES [SERVICES [HOSTS]]]]
+//!     synthetic_fleet FOLDER [RECORDINGS [SAMPLES [SERVICES [HOSTS]]]] [--requests]
+//!
+//! With `--requests`, each recording has a label `request` with a value of its own.
 
 #[path = "../tests/synthetic/mod.rs"]
 mod synthetic;
@@ -8,7 +10,10 @@ mod synthetic;
 use synthetic::Fleet;
 
 fn main() {
-    let mut words = std::env::args().skip(1);
+    let (options, words): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|word| word == "--requests");
+    let mut words = words.into_iter();
     let folder = words.next().expect("a folder is named");
     let numbers: Vec<usize> = words.map(|word| word.parse().expect("a number")).collect();
     let number = |at: usize, otherwise: usize| numbers.get(at).copied().unwrap_or(otherwise);
@@ -18,6 +23,7 @@ fn main() {
         services: number(2, 5),
         hosts: number(3, 20),
         days: 4,
+        has_requests: !options.is_empty(),
         ..Fleet::default()
     };
     let known = fleet.write(std::path::Path::new(&folder));

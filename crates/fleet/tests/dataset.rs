@@ -13,7 +13,7 @@ use memgauge_fleet::{
 };
 use memgauge_recording::amend;
 use memgauge_report::fleet::FleetOutlier;
-use memgauge_report::{Comparison, Measured};
+use memgauge_report::{Comparison, Measured, mean_difference_interval};
 use synthetic::{Fleet, Known};
 use tempfile::TempDir;
 
@@ -354,6 +354,30 @@ fn labels_neither_escape_the_dataset_nor_make_partitions() {
     assert_eq!(top_of(&indexing.dataset(), &query, "cycles").len(), 5);
 }
 
+#[test]
+fn a_label_with_a_value_for_each_recording_adds_no_files() {
+    let with_requests = Fleet {
+        has_requests: true,
+        ..small(48)
+    };
+    let [labelled, plain] = [with_requests, small(48)].map(|fleet| {
+        let indexing = Indexing::new(fleet);
+        assert_eq!(indexing.index().added, 48);
+        indexing
+    });
+    let files = |indexing: &Indexing| files_below(&indexing.dataset_path()).len();
+    assert_eq!(files(&labelled), files(&plain));
+    assert_eq!(labelled.top("cycles"), plain.top("cycles"));
+    let of_request = Query {
+        labels: vec![("request".to_owned(), synthetic::request(31))],
+        ..Query::default()
+    };
+    assert_eq!(
+        top_of(&labelled.dataset(), &of_request, "cycles"),
+        sums(std::iter::once(&labelled.known[31]), "cycles")
+    );
+}
+
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -573,6 +597,26 @@ fn groups_that_cannot_be_compared_are_refused() {
 }
 
 #[test]
+fn a_refusal_names_the_first_of_many_services() {
+    let indexing = Indexing::new(Fleet {
+        services: 24,
+        ..small(48)
+    });
+    indexing.index();
+    let host = |number: u32| vec![("host".to_owned(), format!("host-{number}"))];
+    let groups = [host(0), host(1)];
+    let error = diff(
+        &indexing.dataset(),
+        &Query::default(),
+        [&groups[0], &groups[1]],
+        None,
+    );
+    let message = error.expect_err("it is refused").to_string();
+    let named = "(service-0, service-1, service-10, service-11, service-12 and 19 more)";
+    assert!(message.contains(named), "{message}");
+}
+
+#[test]
 fn the_host_that_misses_more_is_an_outlier_and_no_other_is() {
     let indexing = Indexing::new(small(120));
     indexing.index();
@@ -594,6 +638,41 @@ fn the_host_that_misses_more_is_an_outlier_and_no_other_is() {
     assert_eq!((row.recordings, row.peer_recordings), (10, 30));
     let relative = row.relative.expect("peers miss too");
     assert!((0.45..0.55).contains(&relative), "{row:?}");
+}
+
+/// Each host is compared with the values of all others, which this test copies for each host.
+#[test]
+fn outliers_have_the_intervals_of_their_values() {
+    let indexing = Indexing::new(Fleet {
+        services: 1,
+        hosts: 50,
+        ..small(200)
+    });
+    indexing.index();
+    let found = outliers(&indexing.dataset(), &Query::default(), Some("llc.miss")).expect("hosts");
+    assert_eq!((found.comparisons, found.not_compared), (50, 0));
+    let misses = |known: &Known| -> f64 {
+        let counts = known.functions.values().map(|counts| counts["llc.miss"]);
+        counts.sum::<u64>() as f64
+    };
+    let mut expected = BTreeMap::new();
+    for host in (0..50).map(|number| format!("host-{number}")) {
+        let (own, peers): (Vec<&Known>, Vec<&Known>) =
+            indexing.known.iter().partition(|known| known.host == host);
+        let [own, peers] =
+            [own, peers].map(|group| group.into_iter().map(misses).collect::<Vec<_>>());
+        let interval = mean_difference_interval(&peers, &own, 50).expect("two values each");
+        if interval[0] > 0.0 || interval[1] < 0.0 {
+            expected.insert(host, interval);
+        }
+    }
+    assert!(expected.contains_key("host-1"));
+    assert_eq!(found.rows.len(), expected.len());
+    for row in &found.rows {
+        for (end, expected) in row.interval.iter().zip(expected[&row.host]) {
+            assert!((end / expected - 1.0).abs() < 1e-9, "{row:?} {expected}");
+        }
+    }
 }
 
 #[test]

@@ -30,6 +30,7 @@ impl Indexed {
             days: 2,
             functions: 4,
             samples: 20,
+            has_requests: false,
             seed: drawn(name, 1, 1 << 40),
         };
         let folder = folder();

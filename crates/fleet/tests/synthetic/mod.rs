@@ -32,6 +32,8 @@ pub(crate) struct Fleet {
     pub(crate) functions: usize,
     /// Samples of each recording, of about 10 bytes each.
     pub(crate) samples: usize,
+    /// Whether each recording has a label `request` with a value of its own.
+    pub(crate) has_requests: bool,
     /// Seed of the noise.
     pub(crate) seed: u64,
 }
@@ -46,6 +48,7 @@ impl Default for Fleet {
             days: 2,
             functions: 40,
             samples: 500,
+            has_requests: false,
             seed: 1,
         }
     }
@@ -112,6 +115,12 @@ pub(crate) fn function(number: usize) -> String {
     }
 }
 
+/// Value of the label `request`: random hexadecimal digits, which compress badly.
+pub(crate) fn request(number: usize) -> String {
+    let mut random = Random(number as u64);
+    format!("{:016x}{:016x}", random.next(), random.next())
+}
+
 impl Fleet {
     /// Writes all recordings below a folder.
     pub(crate) fn write(&self, folder: &Path) -> Vec<Known> {
@@ -154,13 +163,18 @@ impl Fleet {
             }
         }
         let program = format!("/srv/{service}/bin/{service}");
+        let mut labels = BTreeMap::from([
+            ("service".to_owned(), service.clone()),
+            ("commit".to_owned(), commit.to_owned()),
+        ]);
+        if self.has_requests {
+            labels.insert("request".to_owned(), request(number));
+        }
         let manifest = Manifest {
             format_version: FORMAT_VERSION,
             recorder: "synthetic".to_owned(),
             command: vec![program.clone(), "--run".to_owned()],
-            labels: [("service", service.as_str()), ("commit", commit)]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
+            labels,
             started_unix_s: day_s + number as u64,
             started_unix_ns: (day_s + number as u64) * 1_000_000_000,
             clock: "virtual".to_owned(),
