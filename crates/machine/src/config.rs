@@ -138,6 +138,10 @@ pub struct Timing {
     /// Number of regular misses in flight. The core waits for a regular miss for its latency
     /// divided by this number.
     pub misses_in_flight: u32,
+    /// Number of instructions in flight: entries of the reorder buffer. Irregular loads within so
+    /// many instructions overlap unless one needs the data of the other.
+    #[serde(default = "Timing::default_instructions_in_flight")]
+    pub instructions_in_flight: u32,
     /// Additional cycles of a second-level TLB hit.
     pub stlb_cycles: u32,
     /// Additional cycles of a page-table walk.
@@ -266,6 +270,7 @@ impl Default for Timing {
             cycles_per_1000_instructions: 400,
             exposed_percent: 90,
             misses_in_flight: 12,
+            instructions_in_flight: Timing::default_instructions_in_flight(),
             stlb_cycles: 7,
             walk_cycles: 30,
             transfer_ns: Timing::default_transfer_ns(),
@@ -283,6 +288,10 @@ const MAX_MISSES_IN_FLIGHT: u32 = 4096;
 impl Timing {
     fn default_transfer_ns() -> u32 {
         45
+    }
+
+    fn default_instructions_in_flight() -> u32 {
+        224
     }
 
     fn check(&self) -> Result<(), (&'static str, String)> {

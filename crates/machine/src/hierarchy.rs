@@ -10,6 +10,7 @@ use crate::cache::{DIRTY, EMPTY, LookupResult, PREFETCHED, Portable, SPACE_SHIFT
 use crate::clock::Clock;
 use crate::coherence::LineUse;
 use crate::events::*;
+use crate::overlap::{LoadOrder, ProgramOrder};
 use crate::software_prefetch::RequestedLine;
 use crate::uncore::Recalls;
 use crate::{AccessOutcome, Config, Core, LINE_BYTES, SharedLevels};
@@ -50,6 +51,8 @@ pub(crate) struct Costs {
     line: u64,
     /// Millicycles of queue that buffers hide from stores and writebacks.
     slack: u64,
+    /// Number of instructions that the core has in flight.
+    pub(crate) window: u64,
     /// Number of lines that each line stands for, in stalls and on the path to memory.
     pub(crate) weight: u32,
 }
@@ -104,6 +107,7 @@ impl Costs {
             translation_stall: exposed,
             line,
             slack: line * in_flight,
+            window: u64::from(timing.instructions_in_flight),
             weight,
         }
     }
@@ -115,6 +119,40 @@ impl Costs {
         out.latency_cycles = out.latency_cycles.max(latency);
         if source as u8 > out.source as u8 {
             out.source = source;
+        }
+    }
+}
+
+/// Time of a load, which may overlap earlier ones.
+pub(crate) struct LoadTime<'a, O: LoadOrder> {
+    order: &'a mut O,
+    /// Millicycles that the core had stalled before the access.
+    stalled_before: u64,
+    /// Time at which the next step of the load begins: its translation, then its line, then its
+    /// use. `None` until it is needed.
+    begins: Option<u64>,
+}
+
+impl<'a, O: LoadOrder> LoadTime<'a, O> {
+    pub(crate) fn new(order: &'a mut O, stalled_before: u64) -> Self {
+        LoadTime {
+            order,
+            stalled_before,
+            begins: None,
+        }
+    }
+
+    fn begins(&mut self, core: &mut Core) -> u64 {
+        match self.begins {
+            Some(begins) => begins,
+            None => core.start_of_load(self.order),
+        }
+    }
+
+    /// Lets later loads overlap this one, if its time is known.
+    pub(crate) fn note(self, core: &mut Core, tag: u64) {
+        if let Some(arrives) = self.begins {
+            core.note_load(self.order.id(), tag >> 2, self.stalled_before, arrives);
         }
     }
 }
@@ -143,7 +181,9 @@ impl Core {
         if self.first.dtlb.take::<Portable>(page, stamp) {
             return 0;
         }
-        self.translate_below(addr, kind, out)
+        let mut order = ProgramOrder;
+        let mut load = LoadTime::new(&mut order, self.stalled);
+        self.translate_below(addr, kind, &mut load, out)
     }
 
     /// Looks up a page that missed the first TLB level. Returns the added cycles.
@@ -152,6 +192,7 @@ impl Core {
         &mut self,
         addr: u64,
         kind: AccessKind,
+        load: &mut LoadTime<'_, impl LoadOrder>,
         out: &mut AccessOutcome,
     ) -> u32 {
         self.counts[DTLB_MISS] += 1;
@@ -165,15 +206,20 @@ impl Core {
             self.costs.walk_cycles
         };
         if is_load(kind) {
-            let stall = u64::from(cycles) * self.costs.translation_stall;
-            self.stall(STALL_TLB, stall);
-            out.stalled.translation += stall;
+            let translated = load.begins(self) + u64::from(cycles) * self.costs.translation_stall;
+            load.begins = Some(translated);
+            let stall = translated.saturating_sub(self.now());
+            if stall > 0 {
+                self.stall(STALL_TLB, stall);
+                out.stalled.translation += stall;
+            }
         }
         cycles
     }
 
     /// Handles a first-level miss. The first level already holds the line and has evicted `left`.
     #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "each is a part of one access")]
     pub(crate) fn miss(
         &mut self,
         shared: &mut SharedLevels,
@@ -181,6 +227,7 @@ impl Core {
         left: u64,
         kind: AccessKind,
         line_use: LineUse,
+        load: &mut LoadTime<'_, impl LoadOrder>,
         out: &mut AccessOutcome,
     ) {
         self.counts[L1D_MISS] += 1;
@@ -212,7 +259,7 @@ impl Core {
         if let Some(prefetch) = prefetch {
             self.use_prefetched(prefetch, kind, pattern.regular, out);
         } else {
-            self.use_fetched(shared, source, kind, pattern.regular, out);
+            self.use_fetched(shared, source, kind, pattern.regular, load, out);
         }
         if self.prefetch.next_line && eager {
             self.prefetch_line(shared, tag, 1, out);
@@ -231,21 +278,51 @@ impl Core {
         source: DataSource,
         kind: AccessKind,
         regular: bool,
+        load: &mut LoadTime<'_, impl LoadOrder>,
         out: &mut AccessOutcome,
     ) {
+        if is_load(kind) && !regular && matches!(source, DataSource::Dram | DataSource::Llc) {
+            return self.use_irregular(shared, source, load, out);
+        }
         let waited = if source == DataSource::Dram {
-            self.transfer(shared)
+            self.transfer(shared, self.now())
         } else {
             0
         };
         self.costs.deliver(source, (waited / 1000) as u32, out);
         if is_load(kind) {
             let latency = self.costs.stall[source as usize][usize::from(regular)];
-            self.stall_for_load(source, regular, latency, waited, out);
+            let queue = waited.saturating_sub(latency);
+            self.stall_for_load(source, regular, latency, queue, out);
         } else {
             self.stall_for_store(order_of(regular), waited, out);
             self.drain_store(source, order_of(regular), out);
         }
+    }
+
+    /// Accounts for the time until the line of an irregular load arrives, which may overlap the time
+    /// of earlier ones.
+    #[inline(always)]
+    fn use_irregular(
+        &mut self,
+        shared: &mut SharedLevels,
+        source: DataSource,
+        load: &mut LoadTime<'_, impl LoadOrder>,
+        out: &mut AccessOutcome,
+    ) {
+        let begins = load.begins(self);
+        let waited = match source {
+            DataSource::Dram => self.transfer(shared, begins),
+            _ => 0,
+        };
+        self.costs.deliver(source, (waited / 1000) as u32, out);
+        let latency = self.costs.stall[source as usize][0];
+        let arrives = begins + latency.max(waited);
+        load.begins = Some(arrives);
+        let now = self.now();
+        let stall = arrives.saturating_sub(now);
+        let of_latency = (begins + latency).saturating_sub(now);
+        self.stall_for_load(source, false, of_latency, stall - of_latency, out);
     }
 
     /// Puts a store that missed in the store buffer, which fetches as many lines at a time as there can
@@ -292,17 +369,16 @@ impl Core {
         }
     }
 
-    /// Stalls for a load that missed: for the latency of its line or the queue to memory, whichever
-    /// is longer.
+    /// Stalls for a load that missed: for the latency of its line, and in the queue to memory beyond
+    /// that.
     fn stall_for_load(
         &mut self,
         source: DataSource,
         regular: bool,
         latency: u64,
-        waited: u64,
+        queue: u64,
         out: &mut AccessOutcome,
     ) {
-        let queue = waited.saturating_sub(latency);
         if latency + queue == 0 {
             return;
         }
@@ -440,17 +516,17 @@ impl Core {
         self.transfer_posted(shared, out);
     }
 
-    /// Reserves a transfer to or from memory. Returns the millicycles until it can start.
-    fn transfer(&mut self, shared: &mut SharedLevels) -> u64 {
-        let now = self.now();
-        let start = shared.dram.reserve(self.pipe_free.max(now));
+    /// Reserves a transfer to or from memory that is requested at a time. Returns the millicycles
+    /// until it can start.
+    fn transfer(&mut self, shared: &mut SharedLevels, requested: u64) -> u64 {
+        let start = shared.dram.reserve(self.pipe_free.max(requested));
         self.pipe_free = start + self.costs.line;
-        start - now
+        start - requested
     }
 
     /// Reserves a transfer that nothing waits for, unless the queue is too long.
     pub(crate) fn transfer_posted(&mut self, shared: &mut SharedLevels, out: &mut AccessOutcome) {
-        let waited = self.transfer(shared);
+        let waited = self.transfer(shared, self.now());
         self.stall_for_store(STALL_WRITEBACKS, waited, out);
     }
 
@@ -461,7 +537,7 @@ impl Core {
         shared: &mut SharedLevels,
         out: &mut AccessOutcome,
     ) -> u64 {
-        let waited = self.transfer(shared);
+        let waited = self.transfer(shared, self.now());
         if waited > self.costs.slack {
             let stall = waited - self.costs.slack;
             self.stall(STALL_REGULAR, stall);

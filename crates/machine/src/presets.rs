@@ -27,8 +27,10 @@ struct PresetRow {
     stlb: (u32, u32),
     /// Cycles per thousand instructions.
     cpi: u32,
-    /// Regular misses in flight.
+    /// Misses in flight.
     in_flight: u32,
+    /// Instructions in flight.
+    reorder: u32,
     /// Nanoseconds to a line that another core modified.
     transfer_ns: u32,
     /// Nanoseconds, megabytes per second.
@@ -60,6 +62,7 @@ impl PresetRow {
             timing: Timing {
                 cycles_per_1000_instructions: self.cpi,
                 misses_in_flight: self.in_flight,
+                instructions_in_flight: self.reorder,
                 transfer_ns: self.transfer_ns,
                 dram_latency_ns: self.dram.0,
                 dram_bytes_per_s: self.dram.1 * 1_000_000,
@@ -82,6 +85,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (256, 4),
         cpi: 600,
         in_flight: 8,
+        reorder: 96,
         transfer_ns: 45,
         dram: (110, 10_600),
     },
@@ -96,6 +100,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (1536, 12),
         cpi: 400,
         in_flight: 10,
+        reorder: 224,
         transfer_ns: 27,
         dram: (70, 34_100),
     },
@@ -110,6 +115,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (1024, 8),
         cpi: 450,
         in_flight: 10,
+        reorder: 192,
         transfer_ns: 44,
         dram: (95, 59_700),
     },
@@ -124,6 +130,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (512, 4),
         cpi: 600,
         in_flight: 8,
+        reorder: 72,
         transfer_ns: 50,
         dram: (100, 21_300),
     },
@@ -138,6 +145,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (1536, 12),
         cpi: 400,
         in_flight: 12,
+        reorder: 224,
         transfer_ns: 48,
         dram: (90, 128_000),
     },
@@ -152,6 +160,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (2048, 16),
         cpi: 350,
         in_flight: 12,
+        reorder: 352,
         transfer_ns: 51,
         dram: (95, 204_800),
     },
@@ -166,6 +175,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (2048, 16),
         cpi: 350,
         in_flight: 20,
+        reorder: 256,
         transfer_ns: 24,
         dram: (95, 204_800),
     },
@@ -180,6 +190,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (3072, 24),
         cpi: 330,
         in_flight: 24,
+        reorder: 320,
         transfer_ns: 24,
         dram: (100, 460_800),
     },
@@ -194,6 +205,7 @@ const ROWS: &[PresetRow] = &[
         stlb: (4096, 16),
         cpi: 300,
         in_flight: 24,
+        reorder: 448,
         transfer_ns: 25,
         dram: (100, 576_000),
     },

@@ -8,8 +8,9 @@ use crate::coherence::{LineBytes, LineUse, RecentPages, RegainedLine};
 use crate::conflicts::Conflicts;
 use crate::events::*;
 use crate::first_level::FirstLevel;
-use crate::hierarchy::Costs;
+use crate::hierarchy::{Costs, LoadTime};
 use crate::l1d::Reuse;
+use crate::overlap::{LoadOrder, LoadsInFlight, ProgramOrder};
 use crate::pmu::{CounterSeries, Courier, CourierCore, Delivered, SampledAccess, Sampler};
 use crate::software_prefetch::RequestedLines;
 use crate::streams::Streams;
@@ -48,6 +49,8 @@ pub struct Core {
     pub(crate) pipe_free: u64,
     /// Time at which all stores that missed have their lines from the caches.
     pub(crate) stores_drained: u64,
+    /// Loads that missed, which later ones may overlap.
+    pub(crate) in_flight: LoadsInFlight,
     /// Counts of the events of accesses. The elements of other events stay 0.
     pub(crate) counts: [u64; catalogue::COUNT],
     pub(crate) l2: Cache,
@@ -163,6 +166,7 @@ impl Core {
             stalled_by_cause: [0; STALLS.len()],
             pipe_free: 0,
             stores_drained: 0,
+            in_flight: LoadsInFlight::new(config.timing.misses_in_flight),
             counts: [0; catalogue::COUNT],
             l2: Cache::new(&config.l2, Evicted::Dirty),
             stlb: Stlb::new(&config.stlb),
@@ -285,12 +289,12 @@ impl Core {
             bytes: LineBytes::of(addr, size, kind),
         };
         let mut out = AccessOutcome::default();
-        self.supply_line(shared, missed, &access, &mut out);
+        self.supply_line(shared, missed, &access, &mut ProgramOrder, &mut out);
         out
     }
 
-    /// As [`Core::supply`], for an access that stands for others of its line. The outcome replaces
-    /// `out`.
+    /// As [`Core::supply`], for an access that stands for others of its line and begins in this
+    /// order. The outcome replaces `out`.
     // A result would be copied, and the host waits until narrow stores reach its cache before it
     // loads them as wide ones. That took a tenth of the time of recordings of gzip.
     #[inline(always)]
@@ -299,6 +303,7 @@ impl Core {
         shared: &mut SharedLevels,
         missed: Missed,
         access: &LineAccess,
+        order: &mut impl LoadOrder,
         out: &mut AccessOutcome,
     ) {
         let &LineAccess {
@@ -309,19 +314,22 @@ impl Core {
         } = access;
         *out = self.costs.plain_hit;
         out.first_use = missed.first_use();
+        let mut load = LoadTime::new(order, self.stalled);
         let cycles = if missed.page() {
-            self.translate_below(addr, kind, out)
+            self.translate_below(addr, kind, &mut load, out)
         } else {
             0
         };
         let stores = missed.stores();
         if let Some(left) = missed.line() {
             let line_use = LineUse { stores, bytes };
-            self.miss(shared, tag_of(addr), left, kind, line_use, out);
+            let tag = tag_of(addr);
+            self.miss(shared, tag, left, kind, line_use, &mut load, out);
         } else if missed.watched() {
             let line_use = LineUse { stores, bytes };
             self.use_watched(shared, tag_of(addr), line_use, out);
         }
+        load.note(self, tag_of(addr));
         out.latency_cycles += cycles;
         self.sample(addr, size, kind, out);
     }
@@ -418,7 +426,9 @@ impl Core {
                 }
                 Reuse::Absent => {
                     let left = self.first.l1d.fill::<Portable>(tag, store, stamp);
-                    self.miss(shared, tag, left, kind, line_use, out);
+                    let mut order = ProgramOrder;
+                    let mut load = LoadTime::new(&mut order, self.stalled);
+                    self.miss(shared, tag, left, kind, line_use, &mut load, out);
                 }
             }
         }
@@ -477,6 +487,11 @@ impl Core {
         self.courier.as_ref().map(|courier| courier.done())
     }
 
+    /// Number of instructions so far.
+    pub(crate) fn instructions_retired(&self) -> u64 {
+        self.retired.instructions
+    }
+
     /// Returns the time in millicycles since virtual time zero.
     pub(crate) fn now(&self) -> u64 {
         self.time_after(&self.retired)
@@ -504,6 +519,9 @@ impl Core {
         let wait = self.clock.millicycles(time_ns).saturating_sub(self.now());
         self.base += wait;
         self.idle += wait;
+        if wait > 0 {
+            self.end_loads();
+        }
         self.fuse = -1;
     }
 
