@@ -174,17 +174,22 @@ static uint64_t decode_block(struct mg_decoded *b, struct qemu_plugin_tb *tb, si
 }
 
 /* Adds a decoded block to the catalogue and returns its number, or 0 if the catalogue is full. */
-static uint64_t told(const struct mg_decoded *b, uint64_t vaddr)
+static uint64_t told(const struct mg_decoded *b, uint64_t vaddr, uint64_t guest_base)
 {
+    static uint8_t body[sizeof b->access + MG_MAX_INSNS * MG_MAX_INSN_BYTES + 8];
+    size_t accesses = b->accesses * sizeof b->access[0];
+    size_t bytes = (accesses + b->bytes + 7) & ~(size_t)7;
+    memcpy(body, b->access, accesses);
+    memcpy(body + accesses, (const uint8_t *)(vaddr + guest_base), b->bytes);
+    memset(body + accesses + b->bytes, 0, bytes - accesses - b->bytes);
     struct mg_code code = {
-        .record = { MG_REC_CODE, sizeof code + b->accesses * sizeof b->access[0] },
+        .record = { MG_REC_CODE, sizeof code + bytes },
         .vaddr = vaddr, .insns = b->insns, .accesses = b->accesses,
         .runs = b->runs, .flags = b->flags, .id = mg_new_block_id(),
         .bytes = b->bytes,
         .ends = b->ends | (b->switches_stack ? MG_SWITCHES_STACK : 0),
     };
-    bool fits = mg_catalogue(&code, sizeof code, b->access, b->accesses * sizeof b->access[0]);
-    return fits ? code.id : 0;
+    return mg_catalogue(&code, sizeof code, body, bytes) ? code.id : 0;
 }
 
 static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
@@ -201,14 +206,14 @@ static void on_translate(qemu_plugin_id_t plugin, struct qemu_plugin_tb *tb)
     }
     uint64_t vaddr = decode_block(&block, tb, 0, qemu_plugin_tb_n_insns(tb), base);
     mg_note_undecoded(block.undecoded);
-    uint64_t number = told(&block, vaddr), alone = number;
+    uint64_t number = told(&block, vaddr, base), alone = number;
     if (!number) /* no room, so the block runs unrecorded */
         mg_note_without_room(block.insns);
     if (number && mg_sets()) {
         mg_hook_sets(tb, &block, vaddr, number);
         alone = 0;
     } else if (number && block.loops && block.insns > 1)
-        alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base));
+        alone = told(&rep, decode_block(&rep, tb, block.insns - 1, block.insns, base), base);
     if (alone)
         hook_block(tb, number, alone);
     mg_region_translate(tb, vaddr, (const uint8_t *)(vaddr + base), qemu_plugin_insn_size(insn),

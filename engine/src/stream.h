@@ -81,7 +81,7 @@
 #include <stdint.h>
 
 #define MG_MAGIC 0x3147474du /* "MGG1", little endian */
-#define MG_WIRE_VERSION 32u
+#define MG_WIRE_VERSION 33u
 #define MG_PAGE 4096u
 
 #define MG_BLOCK_WORDS 32768u
@@ -338,7 +338,8 @@ struct mg_record {
     uint32_t bytes;            /* size of the record, a multiple of 8 */
 };
 
-/* MG_REC_CODE: followed by `accesses` of struct mg_access in program order. */
+/* MG_REC_CODE: followed by `accesses` of struct mg_access in program order, then `bytes` bytes of
+ * instructions, zero-padded. A record of MG_CODE_PIECE has no instructions. */
 struct mg_code {
     struct mg_record record;
     uint64_t vaddr;

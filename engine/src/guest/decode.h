@@ -9,6 +9,7 @@
 
 #define MG_MAX_INSNS 512
 #define MG_MAX_ACCESSES (4 * MG_MAX_INSNS)
+#define MG_MAX_INSN_BYTES 15
 
 /* Consecutive accesses at constant distances, less than a line in all. */
 struct mg_run {

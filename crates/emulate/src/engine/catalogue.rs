@@ -378,6 +378,8 @@ pub(crate) struct Block {
     runs: u16,
     /// Index in the process's list.
     pub(crate) accesses: Range<u32>,
+    /// Its instructions in the process's list. Empty if they are not known.
+    instructions: Range<u32>,
     /// Executions since the last reading, for a block that is sent as a mark.
     pub(crate) execs: u64,
     /// Counts of a special block since the last reading.
@@ -398,6 +400,7 @@ impl Block {
             first_run: 0,
             runs: 0,
             accesses: 0..0,
+            instructions: 0..0,
             execs: 0,
             sums: ExecutedSums::default(),
             mappings: 0,
@@ -433,6 +436,8 @@ pub(crate) struct Catalogue {
     blocks: Vec<Block>,
     runs: Vec<AccessRun>,
     accesses: Vec<BlockAccess>,
+    /// Bytes of the instructions of all blocks.
+    instructions: Vec<u8>,
     /// Counts of code outside the recorded regions.
     outside: Option<Outside>,
     /// Number of mappings and unmappings so far.
@@ -566,17 +571,24 @@ impl Catalogue {
         if insns.max(accesses?) > MAX_IN_BLOCK || number < wire::FIRST_BLOCK as usize {
             return None;
         }
+        let bytes = u16_at(body, 28)?;
+        let instructions = body.get(32 + 16 * usize::from(accesses?)..);
         let accesses = self.add_accesses(body.get(32..)?, accesses?)?;
+        let instructions = instructions.and_then(|rest| rest.get(..usize::from(bytes)));
+        let instructions = instructions.unwrap_or_default();
+        let first_byte = self.instructions.len() as u32;
+        self.instructions.extend_from_slice(instructions);
         let block = Block {
             vaddr: u64_at(body, 8)?,
             tally: self.tally(&accesses, insns, flags),
             flags,
-            bytes: u16_at(body, 28)?,
+            bytes,
             ends: Ends::from_code(ends),
             switches_stack: ends & wire::SWITCHES_STACK != 0,
             first_run: self.runs.len() as u32,
             runs: runs?,
             accesses: accesses.clone(),
+            instructions: first_byte..first_byte + instructions.len() as u32,
             mappings: self.mappings,
             ..Block::unknown()
         };
@@ -722,6 +734,11 @@ impl Catalogue {
         self.accesses[index as usize]
     }
 
+    /// Bytes of a block's instructions. Empty if they are not known.
+    pub(crate) fn instructions(&self, block: &Block) -> &[u8] {
+        &self.instructions[to_usize(&block.instructions)]
+    }
+
     pub(crate) fn is_prefetch(&self, index: u32) -> bool {
         self.accesses[index as usize].path == AccessPath::Prefetch
     }
@@ -747,6 +764,7 @@ impl Catalogue {
             blocks,
             runs: self.runs.clone(),
             accesses: self.accesses.clone(),
+            instructions: self.instructions.clone(),
             outside: None,
             mappings: self.mappings,
         }

@@ -4,7 +4,7 @@
 /// First word of every shared file.
 pub(crate) const MAGIC: u32 = 0x3147_474d;
 /// Version of the encoding. The engine and the recorder must agree.
-pub(crate) const WIRE_VERSION: u32 = 32;
+pub(crate) const WIRE_VERSION: u32 = 33;
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const BLOCK_WORDS: usize = 32768;
 pub(crate) const BLOCKS: usize = 8;
