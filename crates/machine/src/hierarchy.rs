@@ -150,9 +150,9 @@ impl<'a, O: LoadOrder> LoadTime<'a, O> {
     }
 
     /// Lets later loads overlap this one, if its time is known.
-    pub(crate) fn note(self, core: &mut Core, tag: u64) {
+    pub(crate) fn note(self, core: &mut Core) {
         if let Some(arrives) = self.begins {
-            core.note_load(self.order.id(), tag >> 2, self.stalled_before, arrives);
+            core.note_load(self.order.id(), self.stalled_before, arrives);
         }
     }
 }

@@ -83,7 +83,7 @@ pub use first_level::{Missed, NO_ACCESS, Touches};
 pub use machine::{CoreId, Machine};
 pub use memgauge_trace::{AccessKind, DataSource};
 pub use outcome::{AccessOutcome, LineSharing, Stalled};
-pub use overlap::{LoadInFlight, LoadOrder, LoadStart, ProgramOrder};
+pub use overlap::{LoadId, LoadInFlight, LoadOrder, LoadStart, ProgramOrder};
 pub use pmu::{Delivered, Delivery, PmuConfig, SampleSpec, SampledOverflow, Tick};
 pub use presets::presets;
 pub use processor::{Core, LineAccess, string_millicycles};

@@ -10,13 +10,20 @@ use crate::Core;
 /// Maximum number of loads in flight that are remembered.
 const MAX_LOADS: u32 = 256;
 
+/// Identifies a load to the [`LoadOrder`] of a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadId {
+    /// Its number, in an order of the caller's choice.
+    pub number: u64,
+    /// Number of the line that it loads.
+    pub line: u64,
+}
+
 /// A load that missed, which later loads may overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadInFlight {
-    /// Number given by [`LoadOrder::id`].
-    pub id: u64,
-    /// Number of its line.
-    pub line: u64,
+    /// Its identification by [`LoadOrder::id`].
+    pub id: LoadId,
     /// Number of instructions that the core had retired.
     instruction: u64,
     /// Millicycles that the core had stalled before it.
@@ -38,8 +45,8 @@ pub enum LoadStart {
 
 /// Knows what the address of a load depends on.
 pub trait LoadOrder {
-    /// Returns a number by which [`LoadOrder::start`] recognises the load later.
-    fn id(&self) -> u64;
+    /// Identifies the load.
+    fn id(&self) -> LoadId;
 
     /// Returns when the load can begin. `in_flight` has the earlier loads that missed, oldest
     /// first, at least one.
@@ -51,8 +58,11 @@ pub trait LoadOrder {
 pub struct ProgramOrder;
 
 impl LoadOrder for ProgramOrder {
-    fn id(&self) -> u64 {
-        u64::MAX
+    fn id(&self) -> LoadId {
+        LoadId {
+            number: u64::MAX,
+            line: u64::MAX,
+        }
     }
 
     fn start(&mut self, _: &[LoadInFlight]) -> LoadStart {
@@ -144,11 +154,10 @@ impl Core {
     }
 
     /// Notes a load that missed. `stalled_before` is the time that the core had stalled before it.
-    pub(crate) fn note_load(&mut self, id: u64, line: u64, stalled_before: u64, arrives: u64) {
+    pub(crate) fn note_load(&mut self, id: LoadId, stalled_before: u64, arrives: u64) {
         let instruction = self.instructions_retired();
         self.in_flight.add(LoadInFlight {
             id,
-            line,
             instruction,
             stalled_before,
             arrives,

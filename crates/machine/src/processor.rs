@@ -329,7 +329,7 @@ impl Core {
             let line_use = LineUse { stores, bytes };
             self.use_watched(shared, tag_of(addr), line_use, out);
         }
-        load.note(self, tag_of(addr));
+        load.note(self);
         out.latency_cycles += cycles;
         self.sample(addr, size, kind, out);
     }

@@ -4,6 +4,7 @@
 pub(crate) mod address_space;
 pub(crate) mod allocators;
 pub(crate) mod catalogue;
+pub(crate) mod instructions;
 pub(crate) mod launch;
 pub(crate) mod pid_namespace;
 pub(crate) mod python_code;

@@ -4,6 +4,7 @@
 pub(crate) mod calls;
 pub(crate) mod costs;
 pub(crate) mod data;
+pub(crate) mod dependences;
 pub(crate) mod file_waits;
 pub mod geometry;
 pub(crate) mod huge_pages;

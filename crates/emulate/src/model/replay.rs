@@ -24,6 +24,7 @@ use crate::engine::words::{RunPosition, Special, load, origin};
 use crate::model::calls::ProcessCalls;
 use crate::model::costs::{SiteMisses, SiteStalls};
 use crate::model::data::{DataMap, HeapMark};
+use crate::model::dependences::{Dependences, MissedLoad};
 use crate::model::file_waits::{self, FileWaitMark, FileWaitSource, FileWaits};
 use crate::model::moves::MovesOf;
 use crate::model::pending::{PendingEvent, PendingEvents, PendingKind};
@@ -55,6 +56,8 @@ pub(crate) struct ReplayedProgram {
     pub(crate) data: Option<Box<DataMap>>,
     /// Waits for files.
     pub(crate) file_waits: FileWaits,
+    /// Dependences between loads.
+    pub(crate) dependences: Dependences,
 }
 
 impl ReplayedProgram {
@@ -283,6 +286,10 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
         self.retired_to = start;
         self.counted_to = start;
         self.cursor.events.set_limit(self.shared.recalls());
+        if at == 0 {
+            // Words of the previous slice are gone.
+            self.core.end_loads();
+        }
         while at < words.len() {
             let stopped = match self.moves {
                 None => self.take_runs(words, at),
@@ -538,7 +545,14 @@ impl<'a, D: OverflowSink> Replay<'a, D> {
             bytes,
         };
         let (core, mut outcome) = (&mut self.core, AccessOutcome::default());
-        core.supply_line(self.shared, missed, &line_access, &mut outcome);
+        let mut order = MissedLoad {
+            dependences: &mut self.program.dependences,
+            catalogue: &self.program.catalogue,
+            words,
+            at: event.at as usize,
+            index,
+        };
+        core.supply_line(self.shared, missed, &line_access, &mut order, &mut outcome);
         self.charge(index, addr, &outcome);
         self.charge_python(words, event.at as usize, &outcome);
         if !outcome.sharing.is_none() {

@@ -1,0 +1,362 @@
+//! Which loads in flight the address of a load depends on.
+//!
+//! Whether two loads overlap depends on whether one needs the data of the other. The words of a
+//! thread have its path through the code and the addresses of its accesses, and the catalogue has the
+//! instructions of each block. The module goes back from a load that missed through the executed
+//! instructions, and follows the registers that its address came from, through copies, arithmetic,
+//! loads that hit, and values that were stored and loaded again.
+//!
+//! Rejected: tracking the origin of each register forward. It would cost several operations for
+//! each executed block, and only few blocks miss the caches.
+//!
+//! Simplifications: branches are predicted, so a load does not wait for the condition of the branch
+//! before it. Addresses of accesses in blocks whose number of accesses varies are unknown, so values
+//! that pass through such memory are not followed.
+
+use std::sync::atomic::AtomicU64;
+
+use memgauge_machine::{LINE_BYTES, LoadId, LoadInFlight, LoadOrder, LoadStart};
+use memgauge_trace::AccessKind;
+
+use crate::engine::catalogue::{Block, BlockAccess, Catalogue};
+use crate::engine::instructions::{InstructionFlow, Registers, decode};
+use crate::engine::wire;
+use crate::engine::words::load;
+
+const LINE: u64 = LINE_BYTES as u64;
+/// Maximum number of instructions to go back through.
+const MAX_INSTRUCTIONS: usize = 1024;
+/// Maximum number of places in memory whose values are followed.
+const MAX_PLACES: usize = 8;
+/// Number of equal answers of a load until most are assumed.
+const STEADY: u8 = 8;
+/// Number of assumed answers between two of a steady load.
+const ASSUMED: u8 = 15;
+
+/// What is known about the loads of a process.
+#[derive(Default)]
+pub(crate) struct Dependences {
+    /// Data flow through each block, once it has been needed.
+    blocks: Vec<Option<BlockFlow>>,
+    /// Latest answer for each access of the catalogue.
+    answers: Vec<Answer>,
+}
+
+/// What an access depended on.
+#[derive(Clone, Copy, Default)]
+struct Answer {
+    /// Index of the access in flight that it needed, plus one. 0 if it needed none.
+    needed: u32,
+    /// Number of equal answers, up to [`STEADY`].
+    equal: u8,
+    /// Number of answers to assume.
+    assumed: u8,
+}
+
+/// A load that missed, and what led to it.
+pub(crate) struct MissedLoad<'a> {
+    pub(crate) dependences: &'a mut Dependences,
+    pub(crate) catalogue: &'a Catalogue,
+    pub(crate) words: &'a [AtomicU64],
+    /// Index of its word.
+    pub(crate) at: usize,
+    /// Index of the access in the catalogue.
+    pub(crate) index: u32,
+}
+
+fn word_of(load: &LoadInFlight) -> usize {
+    (load.id.number >> 32) as usize
+}
+
+fn access_of(load: &LoadInFlight) -> u32 {
+    load.id.number as u32
+}
+
+impl LoadOrder for MissedLoad<'_> {
+    fn id(&self) -> LoadId {
+        // The program's address, not one to which a changed layout moves the access.
+        let first = load(self.words, self.at).unwrap_or(0) & wire::ADDRESS;
+        let delta = self.catalogue.access(self.index).delta;
+        LoadId {
+            number: (self.at as u64) << 32 | u64::from(self.index),
+            line: first.wrapping_add(delta as u64) / LINE,
+        }
+    }
+
+    fn start(&mut self, in_flight: &[LoadInFlight]) -> LoadStart {
+        let answers = &mut self.dependences.answers;
+        if self.index as usize >= answers.len() {
+            answers.resize(self.catalogue.access_count(), Answer::default());
+        }
+        let answer = &mut answers[self.index as usize];
+        if let Some(left) = answer.assumed.checked_sub(1) {
+            answer.assumed = left;
+            let needed = answer.needed.checked_sub(1);
+            let needed = needed.and_then(|needed| {
+                in_flight.iter().rposition(|load| access_of(load) == needed)
+            });
+            return needed.map_or(LoadStart::AtOnce, LoadStart::After);
+        }
+        let start = self.look_back(in_flight);
+        let needed = match start {
+            LoadStart::AtOnce => 0,
+            LoadStart::After(needed) => access_of(&in_flight[needed]) + 1,
+            LoadStart::InOrder => return start,
+        };
+        let answer = &mut self.dependences.answers[self.index as usize];
+        if answer.needed != needed {
+            *answer = Answer { needed, equal: 0, assumed: 0 };
+        } else if answer.equal < STEADY {
+            answer.equal += 1;
+        } else {
+            answer.assumed = ASSUMED;
+        }
+        start
+    }
+}
+
+/// An execution of a block.
+struct BlockExecution<'a> {
+    number: u32,
+    block: &'a Block,
+    /// Index of its first word.
+    first: usize,
+    /// True if its first word is a mark and no run.
+    is_marked: bool,
+}
+
+impl BlockExecution<'_> {
+    /// Returns the execution that the word at `at` belongs to. `None` if it is not known.
+    fn at<'a>(
+        catalogue: &'a Catalogue,
+        words: &[AtomicU64],
+        mut at: usize,
+    ) -> Option<BlockExecution<'a>> {
+        loop {
+            let word = load(words, at)?;
+            let id = wire::id(word);
+            let number = if id < wire::FIRST_BLOCK {
+                at = at.checked_sub(1)?;
+                continue;
+            } else if id < wire::MARKS {
+                id as u32
+            } else {
+                match wire::mark(word) {
+                    wire::MARK_BLOCK => word as u32,
+                    // The kernel has run.
+                    wire::MARK_SYNC => return None,
+                    _ => {
+                        at = at.checked_sub(1)?;
+                        continue;
+                    }
+                }
+            };
+            return Some(BlockExecution {
+                number,
+                block: catalogue.block(number)?,
+                first: at,
+                is_marked: id >= wire::MARKS,
+            });
+        }
+    }
+
+    /// Returns the address of an access of the block. `None` if the words do not have it.
+    fn address(&self, words: &[AtomicU64], access: &BlockAccess) -> Option<u64> {
+        if self.block.is_special() {
+            return None;
+        }
+        let at = self.first + usize::from(access.run) + usize::from(self.is_marked);
+        let word = load(words, at)?;
+        let is_run = at == self.first || wire::id(word) < wire::FIRST_BLOCK;
+        is_run.then(|| (word & wire::ADDRESS).wrapping_add(access.delta as u64))
+    }
+}
+
+/// Values that the address of the load was computed from, before some instruction.
+struct NeededValues {
+    registers: Registers,
+    /// Places in memory: address and size.
+    places: [(u64, u64); MAX_PLACES],
+    place_count: usize,
+}
+
+impl NeededValues {
+    fn is_empty(&self) -> bool {
+        self.registers == 0 && self.place_count == 0
+    }
+
+    /// Adds a place in memory. Those beyond the maximum count as old values.
+    fn add_place(&mut self, addr: u64, size: u8) {
+        if let Some(place) = self.places.get_mut(self.place_count) {
+            *place = (addr, u64::from(size));
+            self.place_count += 1;
+        }
+    }
+
+    /// Removes the places that a store of `size` bytes wrote. Returns true if there are any.
+    fn take_places(&mut self, addr: u64, size: u8) -> bool {
+        let before = self.place_count;
+        let mut at = 0;
+        while at < self.place_count {
+            let (place, bytes) = self.places[at];
+            if addr < place + bytes && place < addr + u64::from(size) {
+                self.place_count -= 1;
+                self.places[at] = self.places[self.place_count];
+            } else {
+                at += 1;
+            }
+        }
+        self.place_count < before
+    }
+}
+
+impl MissedLoad<'_> {
+    /// Goes back from the load to the oldest one in flight.
+    fn look_back(&mut self, in_flight: &[LoadInFlight]) -> LoadStart {
+        let (catalogue, words) = (self.catalogue, self.words);
+        let Some(mut execution) = BlockExecution::at(catalogue, words, self.at) else {
+            return LoadStart::InOrder;
+        };
+        let own = catalogue.access(self.index);
+        let flows = self.dependences.of_block(catalogue, &execution);
+        let own_flow = flows.instructions.get(usize::from(own.insn));
+        let Some(own_flow) = own_flow.filter(|flow| !flow.is_ordered) else {
+            return LoadStart::InOrder;
+        };
+        let mut needed = NeededValues {
+            registers: own_flow.addresses,
+            places: [(0, 0); MAX_PLACES],
+            place_count: 0,
+        };
+        let oldest = in_flight.first().map_or(self.at, word_of);
+        // The first instruction and the first word after those that are left.
+        let (mut end, mut end_word) = (usize::from(own.insn), self.at + 1);
+        let mut left = MAX_INSTRUCTIONS;
+        loop {
+            let flows = self.dependences.of_block(catalogue, &execution);
+            let block = BlockBefore {
+                execution: &execution,
+                flows,
+                words,
+                end_word,
+            };
+            let accesses = catalogue.accesses(execution.block.accesses.clone());
+            if let Some(start) = block.look_back(accesses, end, &mut needed, in_flight) {
+                return start;
+            }
+            left = left.saturating_sub(end.max(1));
+            if left == 0 || execution.first <= oldest {
+                return LoadStart::AtOnce;
+            }
+            end_word = execution.first;
+            let Some(before) = BlockExecution::at(catalogue, words, execution.first - 1) else {
+                return LoadStart::AtOnce;
+            };
+            execution = before;
+            end = usize::MAX;
+        }
+    }
+}
+
+/// The part of an executed block before a load.
+struct BlockBefore<'a> {
+    execution: &'a BlockExecution<'a>,
+    flows: &'a BlockFlow,
+    words: &'a [AtomicU64],
+    /// Index after its last word.
+    end_word: usize,
+}
+
+impl BlockBefore<'_> {
+    /// Goes back through the instructions before number `end`. Returns when the load can begin once
+    /// that is known.
+    fn look_back(
+        &self,
+        accesses: &[BlockAccess],
+        end: usize,
+        needed: &mut NeededValues,
+        in_flight: &[LoadInFlight],
+    ) -> Option<LoadStart> {
+        let instructions = &self.flows.instructions;
+        let instructions = &instructions[..end.min(instructions.len())];
+        let mut rest = accesses;
+        for (number, flow) in instructions.iter().enumerate().rev() {
+            if needed.is_empty() && !self.flows.has_ordered {
+                return None;
+            }
+            let end = rest.partition_point(|access| usize::from(access.insn) <= number);
+            let begin = rest[..end].partition_point(|access| usize::from(access.insn) < number);
+            let own = &rest[begin..end];
+            rest = &rest[..begin];
+            let limit = self.execution.block.accesses.start + end as u32;
+            if flow.is_ordered {
+                let latest = in_flight.iter().rposition(|load| self.has_before(load, limit));
+                return Some(latest.map_or(LoadStart::AtOnce, LoadStart::After));
+            }
+            let is_stored = needed.place_count > 0 && self.take_stored(own, needed);
+            if is_stored {
+                needed.registers |= flow.stored;
+            }
+            if flow.writes & needed.registers == 0 && !is_stored {
+                continue;
+            }
+            needed.registers = needed.registers & !flow.replaces | flow.reads;
+            for load in own.iter().filter(|access| access.kind != AccessKind::Store) {
+                let Some(addr) = self.execution.address(self.words, load) else {
+                    continue;
+                };
+                let of_line = in_flight.iter().rposition(|other| {
+                    other.id.line == addr / LINE && self.has_before(other, limit)
+                });
+                match of_line {
+                    Some(other) => return Some(LoadStart::After(other)),
+                    None => needed.add_place(addr, load.size),
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns true if a load in flight is an access before the one with index `limit` in this
+    /// execution, or before this execution.
+    fn has_before(&self, load: &LoadInFlight, limit: u32) -> bool {
+        let word = word_of(load);
+        word < self.execution.first || word < self.end_word && access_of(load) < limit
+    }
+
+    /// Removes the needed places that stores of an instruction wrote. Returns true if there are any.
+    fn take_stored(&self, own: &[BlockAccess], needed: &mut NeededValues) -> bool {
+        let mut is_stored = false;
+        for store in own.iter().filter(|access| access.kind != AccessKind::Load) {
+            if let Some(addr) = self.execution.address(self.words, store) {
+                is_stored |= needed.take_places(addr, store.size);
+            }
+        }
+        is_stored
+    }
+}
+
+/// Data flow through a block.
+struct BlockFlow {
+    instructions: Box<[InstructionFlow]>,
+    /// True if one of them is ordered.
+    has_ordered: bool,
+}
+
+impl Dependences {
+    fn of_block(&mut self, catalogue: &Catalogue, execution: &BlockExecution<'_>) -> &BlockFlow {
+        let number = execution.number as usize;
+        if number >= self.blocks.len() {
+            self.blocks.resize_with(number + 1, || None);
+        }
+        self.blocks[number].get_or_insert_with(|| {
+            let code = catalogue.instructions(execution.block);
+            let instructions = decode(code, execution.block.vaddr);
+            let has_ordered = instructions.iter().any(|flow| flow.is_ordered);
+            BlockFlow {
+                instructions,
+                has_ordered,
+            }
+        })
+    }
+}
