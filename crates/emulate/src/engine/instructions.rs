@@ -1,7 +1,7 @@
 //! Registers that the instructions of a block read and write.
 
 use iced_x86::{
-    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
     Register, RflagsBits, UsedRegister,
 };
 
@@ -30,6 +30,8 @@ pub(crate) struct InstructionFlow {
     /// True if later loads begin after it, and it after earlier ones: locked instructions, fences,
     /// and those that are not known.
     pub(crate) is_ordered: bool,
+    /// True for a branch that may be taken or not.
+    pub(crate) is_conditional: bool,
 }
 
 /// Decodes the instructions of a block at `vaddr`. An instruction that is not known is the last one.
@@ -56,6 +58,7 @@ fn flow_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> I
     let info = factory.info(instruction);
     let mut flow = InstructionFlow {
         is_ordered: is_ordered(instruction),
+        is_conditional: instruction.flow_control() == FlowControl::ConditionalBranch,
         ..InstructionFlow::default()
     };
     for used in info.used_registers() {

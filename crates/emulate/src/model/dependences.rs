@@ -9,8 +9,12 @@
 //! Rejected: tracking the origin of each register forward. It would cost several operations for
 //! each executed block, and only few blocks miss the caches.
 //!
-//! Simplifications: branches are predicted, so a load does not wait for the condition of the branch
-//! before it. Addresses of accesses in blocks whose number of accesses varies are unknown, so values
+//! A mispredicted branch holds loads back like an instruction that computes their address: the core
+//! fetches the right instructions only when it knows the condition. This matters to searches that
+//! branch at each step. It does not matter where both directions lead to the same load.
+//!
+//! Simplifications: a branch is predicted to go where it mostly goes, and indirect branches are
+//! predicted. Addresses of accesses in blocks whose number of accesses varies are unknown, so values
 //! that pass through such memory are not followed.
 
 use std::sync::atomic::AtomicU64;
@@ -28,6 +32,8 @@ const LINE: u64 = LINE_BYTES as u64;
 const MAX_INSTRUCTIONS: usize = 1024;
 /// Maximum number of places in memory whose values are followed.
 const MAX_PLACES: usize = 8;
+/// Maximum number of blocks after a branch in which its directions are compared.
+const MAX_BLOCKS_AFTER_BRANCH: usize = 8;
 /// Number of equal answers of a load until most are assumed.
 const STEADY: u8 = 8;
 /// Number of assumed answers between two of a steady load.
@@ -40,6 +46,8 @@ pub(crate) struct Dependences {
     blocks: Vec<Option<BlockFlow>>,
     /// Latest answer for each access of the catalogue.
     answers: Vec<Answer>,
+    /// Executed blocks on the way to the current load, last first.
+    path: Vec<PathStep>,
 }
 
 /// What an access depended on.
@@ -178,6 +186,8 @@ struct NeededValues {
     /// Places in memory: address and size.
     places: [(u64, u64); MAX_PLACES],
     place_count: usize,
+    /// Number of instructions that computed a needed value.
+    changes: u32,
 }
 
 impl NeededValues {
@@ -218,8 +228,8 @@ impl MissedLoad<'_> {
             return LoadStart::InOrder;
         };
         let own = catalogue.access(self.index);
-        let flows = self.dependences.of_block(catalogue, &execution);
-        let own_flow = flows.instructions.get(usize::from(own.insn));
+        let flow = self.dependences.of_block(catalogue, &execution);
+        let own_flow = flow.instructions.get(usize::from(own.insn));
         let Some(own_flow) = own_flow.filter(|flow| !flow.is_ordered) else {
             return LoadStart::InOrder;
         };
@@ -227,47 +237,125 @@ impl MissedLoad<'_> {
             registers: own_flow.addresses,
             places: [(0, 0); MAX_PLACES],
             place_count: 0,
+            changes: 0,
         };
         let oldest = in_flight.first().map_or(self.at, word_of);
+        let mut path = std::mem::take(&mut self.dependences.path);
+        path.clear();
         // The first instruction and the first word after those that are left.
         let (mut end, mut end_word) = (usize::from(own.insn), self.at + 1);
         let mut left = MAX_INSTRUCTIONS;
-        loop {
-            let flows = self.dependences.of_block(catalogue, &execution);
-            let block = BlockBefore {
+        let start = loop {
+            let flow = self.dependences.of_block(catalogue, &execution);
+            if let Some(branch) = flow.reach(&execution, &path) {
+                needed.registers |= branch.reads;
+            }
+            let before = needed.changes;
+            let part = BlockPart {
                 execution: &execution,
-                flows,
+                flow,
                 words,
                 end_word,
             };
             let accesses = catalogue.accesses(execution.block.accesses.clone());
-            if let Some(start) = block.look_back(accesses, end, &mut needed, in_flight) {
-                return start;
+            if let Some(start) = part.look_back(accesses, end, &mut needed, in_flight) {
+                break start;
             }
-            left = left.saturating_sub(end.max(1));
+            left = left.saturating_sub(end.clamp(1, flow.instructions.len().max(1)));
             if left == 0 || execution.first <= oldest {
-                return LoadStart::AtOnce;
+                break LoadStart::AtOnce;
             }
+            path.push(PathStep {
+                number: execution.number,
+                vaddr: execution.block.vaddr,
+                // The core must also have fetched the load itself.
+                is_needed: needed.changes != before || path.is_empty(),
+            });
             end_word = execution.first;
             let Some(before) = BlockExecution::at(catalogue, words, execution.first - 1) else {
-                return LoadStart::AtOnce;
+                break LoadStart::AtOnce;
             };
             execution = before;
             end = usize::MAX;
+        };
+        self.dependences.path = path;
+        start
+    }
+}
+
+/// An executed block on the way to a load.
+#[derive(Clone, Copy)]
+struct PathStep {
+    number: u32,
+    vaddr: u64,
+    /// True if it computed a value that is needed.
+    is_needed: bool,
+}
+
+impl PathStep {
+    /// Returns the block's bit in a set of blocks.
+    fn bit(self) -> u64 {
+        1 << (self.number.wrapping_mul(0x9e37_79b9) >> 26)
+    }
+}
+
+/// Data flow through a block.
+struct BlockFlow {
+    instructions: Box<[InstructionFlow]>,
+    /// True if one of them is ordered.
+    has_ordered: bool,
+    /// Directions of the conditional branch at its end: not taken, taken.
+    directions: [BranchDirection; 2],
+}
+
+/// What followed a branch in one direction.
+#[derive(Clone, Copy, Default)]
+struct BranchDirection {
+    count: u32,
+    /// Set of blocks that were executed up to the next execution of the branch.
+    blocks: u64,
+}
+
+impl BlockFlow {
+    /// Notes how the block's branch went. `path` has the later blocks, last first. Returns the branch if
+    /// its condition must be known before the load can begin: it was mispredicted, and the core
+    /// fetches the load or computes a needed value in the right direction only.
+    ///
+    /// A branch counts as mispredicted if it goes in the direction that it takes less often.
+    fn reach(
+        &mut self,
+        execution: &BlockExecution<'_>,
+        path: &[PathStep],
+    ) -> Option<InstructionFlow> {
+        let branch = *self.instructions.last().filter(|last| last.is_conditional)?;
+        let next = path.last()?;
+        let is_taken = usize::from(next.vaddr != execution.block.end());
+        let after = path.iter().rev().take(MAX_BLOCKS_AFTER_BRANCH);
+        let after = after.take_while(|step| step.number != execution.number);
+        let (mut blocks, mut needed) = (0, 0);
+        for step in after {
+            blocks |= step.bit();
+            needed |= if step.is_needed { step.bit() } else { 0 };
         }
+        let other = self.directions[1 - is_taken];
+        let direction = &mut self.directions[is_taken];
+        direction.count = direction.count.saturating_add(1);
+        direction.blocks |= blocks;
+        let is_mispredicted = direction.count < other.count;
+        (is_mispredicted && needed & !other.blocks != 0).then_some(branch)
     }
 }
 
 /// The part of an executed block before a load.
-struct BlockBefore<'a> {
+struct BlockPart<'a> {
     execution: &'a BlockExecution<'a>,
-    flows: &'a BlockFlow,
+    flow: &'a BlockFlow,
     words: &'a [AtomicU64],
     /// Index after its last word.
     end_word: usize,
 }
 
-impl BlockBefore<'_> {
+impl BlockPart<'_> {
     /// Goes back through the instructions before number `end`. Returns when the load can begin once
     /// that is known.
     fn look_back(
@@ -277,11 +365,11 @@ impl BlockBefore<'_> {
         needed: &mut NeededValues,
         in_flight: &[LoadInFlight],
     ) -> Option<LoadStart> {
-        let instructions = &self.flows.instructions;
+        let instructions = &self.flow.instructions;
         let instructions = &instructions[..end.min(instructions.len())];
         let mut rest = accesses;
         for (number, flow) in instructions.iter().enumerate().rev() {
-            if needed.is_empty() && !self.flows.has_ordered {
+            if needed.is_empty() && !self.flow.has_ordered {
                 return None;
             }
             let end = rest.partition_point(|access| usize::from(access.insn) <= number);
@@ -301,6 +389,7 @@ impl BlockBefore<'_> {
                 continue;
             }
             needed.registers = needed.registers & !flow.replaces | flow.reads;
+            needed.changes += 1;
             for load in own.iter().filter(|access| access.kind != AccessKind::Store) {
                 let Some(addr) = self.execution.address(self.words, load) else {
                     continue;
@@ -336,15 +425,8 @@ impl BlockBefore<'_> {
     }
 }
 
-/// Data flow through a block.
-struct BlockFlow {
-    instructions: Box<[InstructionFlow]>,
-    /// True if one of them is ordered.
-    has_ordered: bool,
-}
-
 impl Dependences {
-    fn of_block(&mut self, catalogue: &Catalogue, execution: &BlockExecution<'_>) -> &BlockFlow {
+    fn of_block(&mut self, catalogue: &Catalogue, execution: &BlockExecution<'_>) -> &mut BlockFlow {
         let number = execution.number as usize;
         if number >= self.blocks.len() {
             self.blocks.resize_with(number + 1, || None);
@@ -356,6 +438,7 @@ impl Dependences {
             BlockFlow {
                 instructions,
                 has_ordered,
+                directions: Default::default(),
             }
         })
     }
