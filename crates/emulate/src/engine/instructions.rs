@@ -32,6 +32,8 @@ pub(crate) struct InstructionFlow {
     pub(crate) is_ordered: bool,
     /// True for a branch that may be taken or not.
     pub(crate) is_conditional: bool,
+    /// Hash of its encoding. Equal instructions compute the same from equal registers.
+    pub(crate) hash: u32,
 }
 
 /// Decodes the instructions of a block at `vaddr`. An instruction that is not known is the last one.
@@ -41,6 +43,7 @@ pub(crate) fn decode(code: &[u8], vaddr: u64) -> Box<[InstructionFlow]> {
     let mut flows = Vec::new();
     let mut instruction = Instruction::default();
     while decoder.can_decode() {
+        let start = decoder.position();
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
             flows.push(InstructionFlow {
@@ -49,9 +52,19 @@ pub(crate) fn decode(code: &[u8], vaddr: u64) -> Box<[InstructionFlow]> {
             });
             break;
         }
-        flows.push(flow_of(&instruction, &mut factory));
+        flows.push(InstructionFlow {
+            hash: hash_of(&code[start..decoder.position()]),
+            ..flow_of(&instruction, &mut factory)
+        });
     }
     flows.into()
+}
+
+/// FNV-1a (Fowler, Noll and Vo).
+fn hash_of(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, &byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 fn flow_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> InstructionFlow {

@@ -34,6 +34,8 @@ const MAX_INSTRUCTIONS: usize = 1024;
 const MAX_PLACES: usize = 8;
 /// Maximum number of blocks after a branch in which its directions are compared.
 const MAX_BLOCKS_AFTER_BRANCH: usize = 8;
+/// Number of executions of a branch in a direction until what follows it is known.
+const LEARNED_EXECUTIONS: u32 = 64;
 /// Number of equal answers of a load until most are assumed.
 const STEADY: u8 = 8;
 /// Number of assumed answers between two of a steady load.
@@ -48,6 +50,8 @@ pub(crate) struct Dependences {
     answers: Vec<Answer>,
     /// Executed blocks on the way to the current load, last first.
     path: Vec<PathStep>,
+    /// Room for [`NeededValues::computed`].
+    computed: Vec<NeededComputation>,
 }
 
 /// What an access depended on.
@@ -186,8 +190,19 @@ struct NeededValues {
     /// Places in memory: address and size.
     places: [(u64, u64); MAX_PLACES],
     place_count: usize,
-    /// Number of instructions that computed a needed value.
-    changes: u32,
+    /// Instructions that computed a needed value, last first, and the load itself.
+    computed: Vec<NeededComputation>,
+    /// Number of blocks between the current one and the load.
+    step: u32,
+}
+
+/// An instruction that computed a needed value.
+#[derive(Clone, Copy)]
+struct NeededComputation {
+    /// Number of blocks between it and the load.
+    step: u32,
+    /// Its [`InstructionFlow::hash`].
+    hash: u32,
 }
 
 impl NeededValues {
@@ -233,12 +248,19 @@ impl MissedLoad<'_> {
         let Some(own_flow) = own_flow.filter(|flow| !flow.is_ordered) else {
             return LoadStart::InOrder;
         };
+        let own_hash = own_flow.hash;
         let mut needed = NeededValues {
             registers: own_flow.addresses,
             places: [(0, 0); MAX_PLACES],
             place_count: 0,
-            changes: 0,
+            computed: std::mem::take(&mut self.dependences.computed),
+            step: 0,
         };
+        needed.computed.clear();
+        needed.computed.push(NeededComputation {
+            step: 0,
+            hash: own_hash,
+        });
         let oldest = in_flight.first().map_or(self.at, word_of);
         let mut path = std::mem::take(&mut self.dependences.path);
         path.clear();
@@ -246,11 +268,12 @@ impl MissedLoad<'_> {
         let (mut end, mut end_word) = (usize::from(own.insn), self.at + 1);
         let mut left = MAX_INSTRUCTIONS;
         let start = loop {
-            let flow = self.dependences.of_block(catalogue, &execution);
-            if let Some(branch) = flow.reach(&execution, &path) {
+            let dependences = &mut *self.dependences;
+            if let Some(branch) = dependences.reach(catalogue, &execution, &path, &needed) {
                 needed.registers |= branch.reads;
             }
-            let before = needed.changes;
+            needed.step = path.len() as u32;
+            let flow = dependences.of_block(catalogue, &execution);
             let part = BlockPart {
                 execution: &execution,
                 flow,
@@ -268,8 +291,6 @@ impl MissedLoad<'_> {
             path.push(PathStep {
                 number: execution.number,
                 vaddr: execution.block.vaddr,
-                // The core must also have fetched the load itself.
-                is_needed: needed.changes != before || path.is_empty(),
             });
             end_word = execution.first;
             let Some(before) = BlockExecution::at(catalogue, words, execution.first - 1) else {
@@ -279,6 +300,7 @@ impl MissedLoad<'_> {
             end = usize::MAX;
         };
         self.dependences.path = path;
+        self.dependences.computed = needed.computed;
         start
     }
 }
@@ -288,15 +310,6 @@ impl MissedLoad<'_> {
 struct PathStep {
     number: u32,
     vaddr: u64,
-    /// True if it computed a value that is needed.
-    is_needed: bool,
-}
-
-impl PathStep {
-    /// Returns the block's bit in a set of blocks.
-    fn bit(self) -> u64 {
-        1 << (self.number.wrapping_mul(0x9e37_79b9) >> 26)
-    }
 }
 
 /// Data flow through a block.
@@ -309,41 +322,11 @@ struct BlockFlow {
 }
 
 /// What followed a branch in one direction.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct BranchDirection {
     count: u32,
-    /// Set of blocks that were executed up to the next execution of the branch.
-    blocks: u64,
-}
-
-impl BlockFlow {
-    /// Notes how the block's branch went. `path` has the later blocks, last first. Returns the branch if
-    /// its condition must be known before the load can begin: it was mispredicted, and the core
-    /// fetches the load or computes a needed value in the right direction only.
-    ///
-    /// A branch counts as mispredicted if it goes in the direction that it takes less often.
-    fn reach(
-        &mut self,
-        execution: &BlockExecution<'_>,
-        path: &[PathStep],
-    ) -> Option<InstructionFlow> {
-        let branch = *self.instructions.last().filter(|last| last.is_conditional)?;
-        let next = path.last()?;
-        let is_taken = usize::from(next.vaddr != execution.block.end());
-        let after = path.iter().rev().take(MAX_BLOCKS_AFTER_BRANCH);
-        let after = after.take_while(|step| step.number != execution.number);
-        let (mut blocks, mut needed) = (0, 0);
-        for step in after {
-            blocks |= step.bit();
-            needed |= if step.is_needed { step.bit() } else { 0 };
-        }
-        let other = self.directions[1 - is_taken];
-        let direction = &mut self.directions[is_taken];
-        direction.count = direction.count.saturating_add(1);
-        direction.blocks |= blocks;
-        let is_mispredicted = direction.count < other.count;
-        (is_mispredicted && needed & !other.blocks != 0).then_some(branch)
-    }
+    /// Blocks that were executed after it and up to its next execution.
+    blocks: Vec<u32>,
 }
 
 /// The part of an executed block before a load.
@@ -389,7 +372,10 @@ impl BlockPart<'_> {
                 continue;
             }
             needed.registers = needed.registers & !flow.replaces | flow.reads;
-            needed.changes += 1;
+            needed.computed.push(NeededComputation {
+                step: needed.step,
+                hash: flow.hash,
+            });
             for load in own.iter().filter(|access| access.kind != AccessKind::Store) {
                 let Some(addr) = self.execution.address(self.words, load) else {
                     continue;
@@ -426,6 +412,54 @@ impl BlockPart<'_> {
 }
 
 impl Dependences {
+    /// Notes how the branch at the end of a block went. `path` has the later blocks, last first.
+    /// Returns the branch if its condition must be known before the load can begin: it was
+    /// mispredicted, and the core fetches the load or computes a needed value in the right direction
+    /// only.
+    ///
+    /// A branch counts as mispredicted if it goes in the direction that it takes less often.
+    fn reach(
+        &mut self,
+        catalogue: &Catalogue,
+        execution: &BlockExecution<'_>,
+        path: &[PathStep],
+        needed: &NeededValues,
+    ) -> Option<InstructionFlow> {
+        let flow = self.of_block(catalogue, execution);
+        let branch = *flow.instructions.last().filter(|last| last.is_conditional)?;
+        let is_taken = path.last()?.vaddr != execution.block.end();
+        let after = path.iter().rev().take(MAX_BLOCKS_AFTER_BRANCH);
+        let after = after.take_while(|step| step.number != execution.number);
+        let direction = &mut flow.directions[usize::from(is_taken)];
+        direction.count = direction.count.saturating_add(1);
+        let mut steps = 0;
+        for step in after {
+            steps += 1;
+            let is_learning = direction.count <= LEARNED_EXECUTIONS;
+            if is_learning && !direction.blocks.contains(&step.number) {
+                direction.blocks.push(step.number);
+            }
+        }
+        let count = direction.count;
+        let known = |number: u32| self.blocks.get(number as usize).and_then(Option::as_ref);
+        let other = &known(execution.number)?.directions[usize::from(!is_taken)];
+        if count >= other.count {
+            return None;
+        }
+        let first_step = path.len() - steps;
+        let computed = needed.computed.iter().rev();
+        let mut computed = computed.take_while(|computed| computed.step as usize >= first_step);
+        let is_held = computed.any(|computed| {
+            !other.blocks.iter().any(|&number| {
+                known(number).is_some_and(|flow| {
+                    let mut instructions = flow.instructions.iter();
+                    instructions.any(|instruction| instruction.hash == computed.hash)
+                })
+            })
+        });
+        is_held.then_some(branch)
+    }
+
     fn of_block(&mut self, catalogue: &Catalogue, execution: &BlockExecution<'_>) -> &mut BlockFlow {
         let number = execution.number as usize;
         if number >= self.blocks.len() {
