@@ -36,33 +36,55 @@ const MAX_PLACES: usize = 8;
 const MAX_BLOCKS_AFTER_BRANCH: usize = 8;
 /// Number of executions of a branch in a direction until what follows it is known.
 const LEARNED_EXECUTIONS: u32 = 64;
-/// Number of equal answers of a load until most are assumed.
-const STEADY: u8 = 8;
-/// Number of assumed answers between two of a steady load.
-const ASSUMED: u8 = 15;
+/// Number of misses of an access that are examined at first.
+const FIRST_ANSWERS: u32 = 32;
+/// Of so many later misses one is examined. Examining all of them doubled the time of recordings of
+/// bzip2.
+const SAMPLED_MISSES: u32 = 16;
+/// Number of answers that the other misses repeat in turn.
+const KEPT_ANSWERS: usize = 7;
 
 /// What is known about the loads of a process.
 #[derive(Default)]
 pub(crate) struct Dependences {
     /// Data flow through each block, once it has been needed.
     blocks: Vec<Option<BlockFlow>>,
-    /// Latest answer for each access of the catalogue.
-    answers: Vec<Answer>,
+    /// Latest answers for each access of the catalogue.
+    answers: Vec<Answers>,
     /// Executed blocks on the way to the current load, last first.
     path: Vec<PathStep>,
     /// Room for [`NeededValues::computed`].
     computed: Vec<NeededComputation>,
 }
 
-/// What an access depended on.
+/// What the latest misses of an access depended on.
 #[derive(Clone, Copy, Default)]
-struct Answer {
-    /// Index of the access in flight that it needed, plus one. 0 if it needed none.
-    needed: u32,
-    /// Number of equal answers, up to [`STEADY`].
-    equal: u8,
-    /// Number of answers to assume.
-    assumed: u8,
+struct Answers {
+    /// Indices of the accesses in flight that it needed, plus one. 0 if it needed none.
+    needed: [u32; KEPT_ANSWERS],
+    /// Number of its misses, up to [`FIRST_ANSWERS`] and then modulo [`SAMPLED_MISSES`].
+    misses: u32,
+}
+
+impl Answers {
+    /// Counts a miss. Returns the access that it needs, like an earlier miss, unless it is one that
+    /// must be examined.
+    fn assume(&mut self) -> Option<Option<u32>> {
+        self.misses += 1;
+        let since_first = self.misses.checked_sub(FIRST_ANSWERS)?;
+        if since_first == SAMPLED_MISSES {
+            self.misses = FIRST_ANSWERS;
+            return None;
+        }
+        let needed = self.needed[since_first as usize % KEPT_ANSWERS];
+        Some(needed.checked_sub(1))
+    }
+
+    /// Adds the answer of an examined miss.
+    fn add(&mut self, needed: Option<u32>) {
+        self.needed.rotate_right(1);
+        self.needed[0] = needed.map_or(0, |needed| needed + 1);
+    }
 }
 
 /// A load that missed, and what led to it.
@@ -96,33 +118,24 @@ impl LoadOrder for MissedLoad<'_> {
     }
 
     fn start(&mut self, in_flight: &[LoadInFlight]) -> LoadStart {
-        let answers = &mut self.dependences.answers;
-        if self.index as usize >= answers.len() {
-            answers.resize(self.catalogue.access_count(), Answer::default());
+        let all = &mut self.dependences.answers;
+        if self.index as usize >= all.len() {
+            all.resize(self.catalogue.access_count(), Answers::default());
         }
-        let answer = &mut answers[self.index as usize];
-        if let Some(left) = answer.assumed.checked_sub(1) {
-            answer.assumed = left;
-            let needed = answer.needed.checked_sub(1);
-            let needed = needed.and_then(|needed| {
-                in_flight.iter().rposition(|load| access_of(load) == needed)
+        if let Some(assumed) = all[self.index as usize].assume() {
+            let needed = assumed.and_then(|needed| {
+                let mut loads = in_flight.iter();
+                loads.rposition(|load| access_of(load) == needed)
             });
             return needed.map_or(LoadStart::AtOnce, LoadStart::After);
         }
         let start = self.look_back(in_flight);
         let needed = match start {
-            LoadStart::AtOnce => 0,
-            LoadStart::After(needed) => access_of(&in_flight[needed]) + 1,
+            LoadStart::AtOnce => None,
+            LoadStart::After(needed) => Some(access_of(&in_flight[needed])),
             LoadStart::InOrder => return start,
         };
-        let answer = &mut self.dependences.answers[self.index as usize];
-        if answer.needed != needed {
-            *answer = Answer { needed, equal: 0, assumed: 0 };
-        } else if answer.equal < STEADY {
-            answer.equal += 1;
-        } else {
-            answer.assumed = ASSUMED;
-        }
+        self.dependences.answers[self.index as usize].add(needed);
         start
     }
 }
