@@ -6,7 +6,7 @@ mod harness;
 use harness::{Recorded, needs, report_text};
 use serde_json::Value;
 
-/// Fills an array, reads it at random, and computes without memory. Each phase has a function;
+/// Fills an array, reads it at random so that each read determines the next, and computes without memory. Each phase has a function;
 /// `reads` and `rounds` decide which one takes most of the time.
 const PHASES: &str = r#"
 #include <stdio.h>
@@ -18,8 +18,8 @@ __attribute__((noinline)) void fill(unsigned char *bytes) {
 __attribute__((noinline)) unsigned long look_up(unsigned char *bytes, unsigned long x, size_t n) {
     unsigned long sum = 0;
     for (size_t i = 0; i < n; i++) {
-        x = x * 6364136223846793005UL + 1442695040888963407UL;
-        sum += bytes[x >> 40];
+        x = x * 6364136223846793005UL + bytes[x >> 40];
+        sum += x;
     }
     return sum;
 }

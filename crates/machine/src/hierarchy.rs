@@ -53,6 +53,8 @@ pub(crate) struct Costs {
     slack: u64,
     /// Number of instructions that the core has in flight.
     pub(crate) window: u64,
+    /// Number of misses that it has in flight.
+    pub(crate) in_flight: usize,
     /// Number of lines that each line stands for, in stalls and on the path to memory.
     pub(crate) weight: u32,
 }
@@ -108,6 +110,7 @@ impl Costs {
             line,
             slack: line * in_flight,
             window: u64::from(timing.instructions_in_flight),
+            in_flight: timing.misses_in_flight as usize,
             weight,
         }
     }
@@ -151,8 +154,8 @@ impl<'a, O: LoadOrder> LoadTime<'a, O> {
 
     /// Lets later loads overlap this one, if its time is known.
     pub(crate) fn note(self, core: &mut Core) {
-        if let Some(arrives) = self.begins {
-            core.note_load(self.order.id(), self.stalled_before, arrives);
+        if let Some((arrives, id)) = self.begins.zip(self.order.id()) {
+            core.note_load(id, self.stalled_before, arrives);
         }
     }
 }
@@ -285,7 +288,7 @@ impl Core {
             return self.use_irregular(shared, source, load, out);
         }
         let waited = if source == DataSource::Dram {
-            self.transfer(shared, self.now())
+            self.transfer(shared).saturating_sub(self.now())
         } else {
             0
         };
@@ -311,10 +314,11 @@ impl Core {
         out: &mut AccessOutcome,
     ) {
         let begins = load.begins(self);
-        let waited = match source {
-            DataSource::Dram => self.transfer(shared, begins),
+        let transferred = match source {
+            DataSource::Dram => self.transfer(shared),
             _ => 0,
         };
+        let waited = transferred.saturating_sub(begins);
         self.costs.deliver(source, (waited / 1000) as u32, out);
         let latency = self.costs.stall[source as usize][0];
         let arrives = begins + latency.max(waited);
@@ -516,17 +520,17 @@ impl Core {
         self.transfer_posted(shared, out);
     }
 
-    /// Reserves a transfer to or from memory that is requested at a time. Returns the millicycles
-    /// until it can start.
-    fn transfer(&mut self, shared: &mut SharedLevels, requested: u64) -> u64 {
+    /// Reserves a transfer to or from memory. Returns the time at which it can start.
+    fn transfer(&mut self, shared: &mut SharedLevels) -> u64 {
+        let requested = self.dispatched();
         let start = shared.dram.reserve(self.pipe_free.max(requested));
         self.pipe_free = start + self.costs.line;
-        start - requested
+        start
     }
 
     /// Reserves a transfer that nothing waits for, unless the queue is too long.
     pub(crate) fn transfer_posted(&mut self, shared: &mut SharedLevels, out: &mut AccessOutcome) {
-        let waited = self.transfer(shared, self.now());
+        let waited = self.transfer(shared).saturating_sub(self.now());
         self.stall_for_store(STALL_WRITEBACKS, waited, out);
     }
 
@@ -537,7 +541,7 @@ impl Core {
         shared: &mut SharedLevels,
         out: &mut AccessOutcome,
     ) -> u64 {
-        let waited = self.transfer(shared, self.now());
+        let waited = self.transfer(shared).saturating_sub(self.now());
         if waited > self.costs.slack {
             let stall = waited - self.costs.slack;
             self.stall(STALL_REGULAR, stall);

@@ -7,8 +7,8 @@
 
 use crate::Core;
 
-/// Maximum number of loads in flight that are remembered.
-const MAX_LOADS: u32 = 256;
+/// Maximum number of loads that are remembered: more than miss within the instructions in flight.
+const MAX_LOADS: usize = 256;
 
 /// Identifies a load to the [`LoadOrder`] of a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub enum LoadStart {
 
 /// Knows what the address of a load depends on.
 pub trait LoadOrder {
-    /// Identifies the load.
-    fn id(&self) -> LoadId;
+    /// Identifies the load. `None` if no later load overlaps it.
+    fn id(&self) -> Option<LoadId>;
 
     /// Returns when the load can begin. `in_flight` has the earlier loads that missed, oldest
     /// first, at least one.
@@ -58,11 +58,8 @@ pub trait LoadOrder {
 pub struct ProgramOrder;
 
 impl LoadOrder for ProgramOrder {
-    fn id(&self) -> LoadId {
-        LoadId {
-            number: u64::MAX,
-            line: u64::MAX,
-        }
+    fn id(&self) -> Option<LoadId> {
+        None
     }
 
     fn start(&mut self, _: &[LoadInFlight]) -> LoadStart {
@@ -71,24 +68,15 @@ impl LoadOrder for ProgramOrder {
 }
 
 /// The latest loads that missed.
+#[derive(Default)]
 pub(crate) struct LoadsInFlight {
     /// Oldest first.
     loads: Vec<LoadInFlight>,
-    /// Number of loads at the front that are over.
+    /// Number of loads at the front that are too old.
     over: usize,
-    /// Maximum number that the core has in flight at a time.
-    limit: usize,
 }
 
 impl LoadsInFlight {
-    pub(crate) fn new(limit: u32) -> LoadsInFlight {
-        LoadsInFlight {
-            loads: Vec::new(),
-            over: 0,
-            limit: limit.min(MAX_LOADS) as usize,
-        }
-    }
-
     /// All loads are over.
     pub(crate) fn clear(&mut self) {
         self.loads.clear();
@@ -96,15 +84,16 @@ impl LoadsInFlight {
     }
 
     fn add(&mut self, load: LoadInFlight) {
-        if self.loads.len() - self.over == self.limit {
-            self.over += 1;
-        }
-        // Moves the rest of the vector rarely.
-        if self.over >= 2 * self.limit {
-            self.loads.drain(..self.over);
+        if self.loads.len() == 2 * MAX_LOADS {
+            self.loads.drain(..self.over.max(MAX_LOADS));
             self.over = 0;
         }
         self.loads.push(load);
+    }
+
+    /// Returns the loads of the last call of [`LoadsInFlight::within`].
+    fn in_window(&self) -> &[LoadInFlight] {
+        &self.loads[self.over..]
     }
 
     /// Returns the loads whose instructions are at most `window` before the instruction `now`.
@@ -114,7 +103,7 @@ impl LoadsInFlight {
         {
             self.over += 1;
         }
-        &self.loads[self.over..]
+        self.in_window()
     }
 }
 
@@ -124,20 +113,30 @@ impl Core {
         self.in_flight.clear();
     }
 
-    /// Returns the time at which a load begins, at most now.
+    /// Returns the time at which the current instruction got its place among those in flight.
     ///
-    /// The clock stands where the core has waited for all earlier loads. Without these waits, the
-    /// load would have begun earlier, at most as far as there is room for instructions in flight.
+    /// The clock stands where the core has waited for all earlier loads. It fetched the instruction
+    /// before it waited for the loads that are in flight together with it.
+    pub(crate) fn dispatched(&mut self) -> u64 {
+        let now = self.now();
+        let instruction = self.instructions_retired();
+        let in_flight = self.in_flight.within(instruction, self.costs.window);
+        let oldest = in_flight.first();
+        oldest.map_or(now, |oldest| {
+            now.saturating_sub(self.stalled - oldest.stalled_before)
+        })
+    }
+
+    /// Returns the time at which a load begins, at most now.
     #[inline(never)]
     pub(crate) fn start_of_load(&mut self, order: &mut impl LoadOrder) -> u64 {
         let now = self.now();
-        let instruction = self.instructions_retired();
-        let limit = self.in_flight.limit;
-        let in_flight = self.in_flight.within(instruction, self.costs.window);
-        let Some(oldest) = in_flight.first() else {
+        let mut start = self.dispatched();
+        let limit = self.costs.in_flight;
+        let in_flight = self.in_flight.in_window();
+        if in_flight.is_empty() {
             return now;
-        };
-        let mut start = now.saturating_sub(self.stalled - oldest.stalled_before);
+        }
         match order.start(in_flight) {
             LoadStart::InOrder => return now,
             LoadStart::After(needed) => {
@@ -146,9 +145,9 @@ impl Core {
             }
             LoadStart::AtOnce => {}
         }
-        // As many loads as possible are in flight, so this one takes the place of the oldest.
-        if in_flight.len() == limit {
-            start = start.max(oldest.arrives);
+        // A load takes the buffer of one that has arrived.
+        if let Some(place) = in_flight.len().checked_sub(limit) {
+            start = start.max(in_flight[place].arrives);
         }
         start.min(now)
     }

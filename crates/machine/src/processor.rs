@@ -166,7 +166,7 @@ impl Core {
             stalled_by_cause: [0; STALLS.len()],
             pipe_free: 0,
             stores_drained: 0,
-            in_flight: LoadsInFlight::new(config.timing.misses_in_flight),
+            in_flight: LoadsInFlight::default(),
             counts: [0; catalogue::COUNT],
             l2: Cache::new(&config.l2, Evicted::Dirty),
             stlb: Stlb::new(&config.stlb),

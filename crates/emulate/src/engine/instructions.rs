@@ -1,8 +1,8 @@
 //! Registers that the instructions of a block read and write.
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
-    Register, RflagsBits, UsedRegister,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register, RflagsBits, UsedRegister,
 };
 
 /// A set of registers, one bit each: the general registers, the vector registers, then one for all
@@ -132,7 +132,10 @@ fn reads(access: OpAccess) -> bool {
 /// Returns the bit of a register, or 0 for one without data.
 fn bit_of(register: Register) -> Registers {
     let whole = register.full_register();
-    if whole == Register::RSP || whole == Register::None || whole.is_ip() || whole.is_segment_register()
+    if whole == Register::RSP
+        || whole == Register::None
+        || whole.is_ip()
+        || whole.is_segment_register()
     {
         0
     } else if whole.is_gpr() {
@@ -181,7 +184,10 @@ mod tests {
         // mov rax, [rbx + 8 * rcx]
         let flow = one(&[0x48, 0x8b, 0x04, 0xcb]);
         assert_eq!(flow.addresses, RBX | RCX);
-        assert_eq!((flow.reads, flow.writes, flow.replaces), (RBX | RCX, RAX, RAX));
+        assert_eq!(
+            (flow.reads, flow.writes, flow.replaces),
+            (RBX | RCX, RAX, RAX)
+        );
     }
 
     #[test]
@@ -201,7 +207,10 @@ mod tests {
     fn a_part_of_a_register_keeps_the_rest() {
         // mov al, [rsi]
         let flow = one(&[0x8a, 0x06]);
-        assert_eq!((flow.reads, flow.writes, flow.replaces), (RSI | RAX, RAX, 0));
+        assert_eq!(
+            (flow.reads, flow.writes, flow.replaces),
+            (RSI | RAX, RAX, 0)
+        );
         // mov eax, [rsi] clears the rest.
         assert_eq!(one(&[0x8b, 0x06]).replaces, RAX);
         // cmovne rax, rcx

@@ -107,14 +107,14 @@ fn access_of(load: &LoadInFlight) -> u32 {
 }
 
 impl LoadOrder for MissedLoad<'_> {
-    fn id(&self) -> LoadId {
+    fn id(&self) -> Option<LoadId> {
         // The program's address, not one to which a changed layout moves the access.
         let first = load(self.words, self.at).unwrap_or(0) & wire::ADDRESS;
         let delta = self.catalogue.access(self.index).delta;
-        LoadId {
+        Some(LoadId {
             number: (self.at as u64) << 32 | u64::from(self.index),
             line: first.wrapping_add(delta as u64) / LINE,
-        }
+        })
     }
 
     fn start(&mut self, in_flight: &[LoadInFlight]) -> LoadStart {
@@ -374,7 +374,9 @@ impl BlockPart<'_> {
             rest = &rest[..begin];
             let limit = self.execution.block.accesses.start + end as u32;
             if flow.is_ordered {
-                let latest = in_flight.iter().rposition(|load| self.has_before(load, limit));
+                let latest = in_flight
+                    .iter()
+                    .rposition(|load| self.has_before(load, limit));
                 return Some(latest.map_or(LoadStart::AtOnce, LoadStart::After));
             }
             let is_stored = needed.place_count > 0 && self.take_stored(own, needed);
@@ -439,7 +441,10 @@ impl Dependences {
         needed: &NeededValues,
     ) -> Option<InstructionFlow> {
         let flow = self.of_block(catalogue, execution);
-        let branch = *flow.instructions.last().filter(|last| last.is_conditional)?;
+        let branch = *flow
+            .instructions
+            .last()
+            .filter(|last| last.is_conditional)?;
         let is_taken = path.last()?.vaddr != execution.block.end();
         let after = path.iter().rev().take(MAX_BLOCKS_AFTER_BRANCH);
         let after = after.take_while(|step| step.number != execution.number);
@@ -473,7 +478,11 @@ impl Dependences {
         is_held.then_some(branch)
     }
 
-    fn of_block(&mut self, catalogue: &Catalogue, execution: &BlockExecution<'_>) -> &mut BlockFlow {
+    fn of_block(
+        &mut self,
+        catalogue: &Catalogue,
+        execution: &BlockExecution<'_>,
+    ) -> &mut BlockFlow {
         let number = execution.number as usize;
         if number >= self.blocks.len() {
             self.blocks.resize_with(number + 1, || None);
