@@ -843,7 +843,24 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A record as the engine writes it.
+    /// A record of plain code as the engine writes it.
+    pub(crate) fn code_of(
+        number: u32,
+        vaddr: u64,
+        insns: u16,
+        instructions: &[u8],
+        accesses: &[BlockAccess],
+    ) -> Vec<u8> {
+        let mut body = code(number, vaddr, insns, 0, accesses);
+        body[28..30].copy_from_slice(&(instructions.len() as u16).to_le_bytes());
+        body.extend(instructions);
+        body.resize(body.len().next_multiple_of(8), 0);
+        let bytes = body.len() as u32;
+        body[4..8].copy_from_slice(&bytes.to_le_bytes());
+        body
+    }
+
+    /// A record without instructions.
     pub(crate) fn code(
         number: u32,
         vaddr: u64,

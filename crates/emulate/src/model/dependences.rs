@@ -60,30 +60,42 @@ pub(crate) struct Dependences {
 /// What the latest misses of an access depended on.
 #[derive(Clone, Copy, Default)]
 struct Answers {
-    /// Indices of the accesses in flight that it needed, plus one. 0 if it needed none.
+    /// Indices of the accesses in flight that it needed, plus one. [`Answers::NONE`] if it needed none.
     needed: [u32; KEPT_ANSWERS],
     /// Number of its misses, up to [`FIRST_ANSWERS`] and then modulo [`SAMPLED_MISSES`].
     misses: u32,
 }
 
 impl Answers {
-    /// Counts a miss. Returns the access that it needs, like an earlier miss, unless it is one that
-    /// must be examined.
-    fn assume(&mut self) -> Option<Option<u32>> {
+    const NONE: u32 = 0;
+    const IN_ORDER: u32 = u32::MAX;
+
+    /// Counts a miss. Returns the answer of an earlier one, unless this one must be examined.
+    fn assume(&mut self, in_flight: &[LoadInFlight]) -> Option<LoadStart> {
         self.misses += 1;
         let since_first = self.misses.checked_sub(FIRST_ANSWERS)?;
         if since_first == SAMPLED_MISSES {
             self.misses = FIRST_ANSWERS;
             return None;
         }
-        let needed = self.needed[since_first as usize % KEPT_ANSWERS];
-        Some(needed.checked_sub(1))
+        let needed = match self.needed[since_first as usize % KEPT_ANSWERS] {
+            Answers::NONE => return Some(LoadStart::AtOnce),
+            Answers::IN_ORDER => return Some(LoadStart::InOrder),
+            index => index - 1,
+        };
+        let mut loads = in_flight.iter();
+        let latest = loads.rposition(|load| access_of(load) == needed);
+        Some(latest.map_or(LoadStart::AtOnce, LoadStart::After))
     }
 
     /// Adds the answer of an examined miss.
-    fn add(&mut self, needed: Option<u32>) {
+    fn add(&mut self, start: LoadStart, in_flight: &[LoadInFlight]) {
         self.needed.rotate_right(1);
-        self.needed[0] = needed.map_or(0, |needed| needed + 1);
+        self.needed[0] = match start {
+            LoadStart::AtOnce => Answers::NONE,
+            LoadStart::InOrder => Answers::IN_ORDER,
+            LoadStart::After(needed) => access_of(&in_flight[needed]) + 1,
+        };
     }
 }
 
@@ -122,20 +134,11 @@ impl LoadOrder for MissedLoad<'_> {
         if self.index as usize >= all.len() {
             all.resize(self.catalogue.access_count(), Answers::default());
         }
-        if let Some(assumed) = all[self.index as usize].assume() {
-            let needed = assumed.and_then(|needed| {
-                let mut loads = in_flight.iter();
-                loads.rposition(|load| access_of(load) == needed)
-            });
-            return needed.map_or(LoadStart::AtOnce, LoadStart::After);
+        if let Some(start) = all[self.index as usize].assume(in_flight) {
+            return start;
         }
         let start = self.look_back(in_flight);
-        let needed = match start {
-            LoadStart::AtOnce => None,
-            LoadStart::After(needed) => Some(access_of(&in_flight[needed])),
-            LoadStart::InOrder => return start,
-        };
-        self.dependences.answers[self.index as usize].add(needed);
+        self.dependences.answers[self.index as usize].add(start, in_flight);
         start
     }
 }
@@ -185,16 +188,26 @@ impl BlockExecution<'_> {
         }
     }
 
-    /// Returns the address of an access of the block. `None` if the words do not have it.
-    fn address(&self, words: &[AtomicU64], access: &BlockAccess) -> Option<u64> {
+    /// Returns the index of an access's word and its address. `None` if the words do not have it.
+    fn place_of(&self, words: &[AtomicU64], access: &BlockAccess) -> Option<(usize, u64)> {
         if self.block.is_special() {
             return None;
         }
         let at = self.first + usize::from(access.run) + usize::from(self.is_marked);
         let word = load(words, at)?;
         let is_run = at == self.first || wire::id(word) < wire::FIRST_BLOCK;
-        is_run.then(|| (word & wire::ADDRESS).wrapping_add(access.delta as u64))
+        is_run.then(|| (at, (word & wire::ADDRESS).wrapping_add(access.delta as u64)))
     }
+}
+
+/// Returns the index of the load in flight of a word and a line.
+fn find(in_flight: &[LoadInFlight], at: usize, line: u64) -> Option<usize> {
+    let first = in_flight.partition_point(|load| word_of(load) < at);
+    let mut of_word = in_flight[first..]
+        .iter()
+        .take_while(|load| word_of(load) == at);
+    let place = of_word.position(|load| load.id.line == line)?;
+    Some(first + place)
 }
 
 /// Values that the address of the load was computed from, before some instruction.
@@ -229,6 +242,12 @@ impl NeededValues {
             *place = (addr, u64::from(size));
             self.place_count += 1;
         }
+    }
+
+    /// Returns true if a place begins in this line.
+    fn has_line(&self, line: u64) -> bool {
+        let mut places = self.places[..self.place_count].iter();
+        places.any(|&(addr, _)| addr / LINE == line)
     }
 
     /// Removes the places that a store of `size` bytes wrote. Returns true if there are any.
@@ -383,24 +402,29 @@ impl BlockPart<'_> {
             if is_stored {
                 needed.registers |= flow.stored;
             }
-            if flow.writes & needed.registers == 0 && !is_stored {
+            let is_needed = flow.writes & needed.registers != 0 || is_stored;
+            if is_needed {
+                needed.registers = needed.registers & !flow.replaces | flow.reads;
+                needed.computed.push(NeededComputation {
+                    step: needed.step,
+                    hash: flow.hash,
+                });
+            }
+            if !is_needed && needed.place_count == 0 {
                 continue;
             }
-            needed.registers = needed.registers & !flow.replaces | flow.reads;
-            needed.computed.push(NeededComputation {
-                step: needed.step,
-                hash: flow.hash,
-            });
             for load in own.iter().filter(|access| access.kind != AccessKind::Store) {
-                let Some(addr) = self.execution.address(self.words, load) else {
+                let Some((at, addr)) = self.execution.place_of(self.words, load) else {
                     continue;
                 };
-                let of_line = in_flight.iter().rposition(|other| {
-                    other.id.line == addr / LINE && self.has_before(other, limit)
-                });
-                match of_line {
-                    Some(other) => return Some(LoadStart::After(other)),
-                    None => needed.add_place(addr, load.size),
+                // A later load may use the line while this one waits for it.
+                if (is_needed || needed.has_line(addr / LINE))
+                    && let Some(load) = find(in_flight, at, addr / LINE)
+                {
+                    return Some(LoadStart::After(load));
+                }
+                if is_needed {
+                    needed.add_place(addr, load.size);
                 }
             }
         }
@@ -418,7 +442,7 @@ impl BlockPart<'_> {
     fn take_stored(&self, own: &[BlockAccess], needed: &mut NeededValues) -> bool {
         let mut is_stored = false;
         for store in own.iter().filter(|access| access.kind != AccessKind::Load) {
-            if let Some(addr) = self.execution.address(self.words, store) {
+            if let Some((_, addr)) = self.execution.place_of(self.words, store) {
                 is_stored |= needed.take_places(addr, store.size);
             }
         }
@@ -499,3 +523,6 @@ impl Dependences {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
