@@ -210,8 +210,8 @@ fn columns_of_rows_a_power_of_two_apart_conflict_also_beside_data_in_order() {
     );
 }
 
-/// Fills 16 MiB in order, then adds up 64-byte lines of it: `random` of them in no order, and all
-/// of them in order `passes` times.
+/// Fills 16 MiB in order, then reads 64-byte lines of it: `random` of them in no order, each of which
+/// determines the next, and all of them in order `passes` times.
 const FILL_THEN_READ: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,8 +221,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < n; i++) bytes[i] = i;
     unsigned long x = atol(argv[3]), sum = argc;
     for (size_t i = 0; i < random; i++) {
-        x = x * 6364136223846793005UL + 1442695040888963407UL;
-        sum += bytes[x >> 40];
+        x = x * 6364136223846793005UL + bytes[x >> 40] + 1;
+        sum += x;
     }
     for (size_t pass = 0; pass < passes; pass++)
         for (size_t i = 0; i < n; i += 8) sum += *(unsigned long *)(bytes + i);

@@ -463,7 +463,7 @@ fn bytes_and_blocks_are_those_that_dhat_counts() {
     assert_eq!(heap("live_bytes"), sum("eb"));
 }
 
-/// Three arrays, one of which is read at random, a variable, and a stack that causes no stalls.
+/// Three arrays, one of which is read at random so that each read determines the next, a variable, and a stack that causes no stalls.
 const ARRAYS: &str = r#"
 #include <cstdlib>
 #include <cstdio>
@@ -476,12 +476,12 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < n; i++) { a[i] = i; b[i] = i; c[i] = i; table[i] = i; }
     unsigned long x = atol(argv[1]);
     for (size_t i = 0; i < reads; i++) {
-        x = x * 6364136223846793005UL + 1442695040888963407UL;
-        sum += b[(x >> 40) % n];
+        x = x * 6364136223846793005UL + 1442695040888963407UL + b[(x >> 40) % n];
+        sum += x >> 40;
     }
     for (size_t i = 0; i < of_table; i++) {
-        x = x * 6364136223846793005UL + 1442695040888963407UL;
-        sum += table[(x >> 40) % n];
+        x = x * 6364136223846793005UL + 1442695040888963407UL + table[(x >> 40) % n];
+        sum += x >> 40;
     }
     printf("%ld\n", sum);
     return 0;

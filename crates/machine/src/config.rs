@@ -139,13 +139,16 @@ pub struct Timing {
     /// divided by this number.
     pub misses_in_flight: u32,
     /// Number of instructions in flight: entries of the reorder buffer. Irregular loads within so
-    /// many instructions overlap unless one needs the data of the other.
-    #[serde(default = "Timing::default_instructions_in_flight")]
+    /// many instructions overlap unless one needs the data of the other. 0: no loads overlap.
+    #[serde(default)]
     pub instructions_in_flight: u32,
     /// Additional cycles of a second-level TLB hit.
     pub stlb_cycles: u32,
     /// Additional cycles of a page-table walk.
     pub walk_cycles: u32,
+    /// Number of page-table walks at the same time.
+    #[serde(default = "Timing::default_page_walkers")]
+    pub page_walkers: u32,
     /// Nanoseconds from the issue of a load to its data, if another core held the line modified.
     #[serde(default = "Timing::default_transfer_ns")]
     pub transfer_ns: u32,
@@ -270,9 +273,10 @@ impl Default for Timing {
             cycles_per_1000_instructions: 400,
             exposed_percent: 90,
             misses_in_flight: 12,
-            instructions_in_flight: Timing::default_instructions_in_flight(),
+            instructions_in_flight: 0,
             stlb_cycles: 7,
             walk_cycles: 30,
+            page_walkers: Timing::default_page_walkers(),
             transfer_ns: Timing::default_transfer_ns(),
             dram_latency_ns: 95,
             dram_bytes_per_s: 40_000_000_000,
@@ -284,14 +288,16 @@ impl Default for Timing {
 const MIN_DRAM_BYTES_PER_S: u64 = 1_000_000;
 /// Maximum number of misses in flight.
 const MAX_MISSES_IN_FLIGHT: u32 = 4096;
+/// Maximum number of page-table walks at the same time.
+const MAX_PAGE_WALKERS: u32 = 64;
 
 impl Timing {
     fn default_transfer_ns() -> u32 {
         45
     }
 
-    fn default_instructions_in_flight() -> u32 {
-        224
+    fn default_page_walkers() -> u32 {
+        2
     }
 
     fn check(&self) -> Result<(), (&'static str, String)> {
@@ -301,6 +307,7 @@ impl Timing {
                 u64::from(self.cycles_per_1000_instructions),
             ),
             ("misses_in_flight", u64::from(self.misses_in_flight)),
+            ("page_walkers", u64::from(self.page_walkers)),
         ];
         if let Some((field, _)) = positive.iter().find(|f| f.1 == 0) {
             return Err((field, "`0` is not positive".to_owned()));
@@ -315,6 +322,11 @@ impl Timing {
             let misses = self.misses_in_flight;
             let text = format!("`{misses}` is over {MAX_MISSES_IN_FLIGHT}");
             return Err(("misses_in_flight", text));
+        }
+        if self.page_walkers > MAX_PAGE_WALKERS {
+            let walkers = self.page_walkers;
+            let text = format!("`{walkers}` is over {MAX_PAGE_WALKERS}");
+            return Err(("page_walkers", text));
         }
         if self.exposed_percent > 100 {
             return Err((

@@ -200,16 +200,22 @@ impl Core {
     ) -> u32 {
         self.counts[DTLB_MISS] += 1;
         out.dtlb_misses += 1;
-        let cycles = if self.stlb.take(self.first.page_of(addr)) {
-            self.counts[STLB_HIT] += 1;
-            self.costs.stlb_cycles
-        } else {
+        let is_walk = !self.stlb.take(self.first.page_of(addr));
+        let cycles = if is_walk {
             self.counts[DTLB_WALK] += 1;
             out.walks += 1;
             self.costs.walk_cycles
+        } else {
+            self.counts[STLB_HIT] += 1;
+            self.costs.stlb_cycles
         };
         if is_load(kind) {
-            let translated = load.begins(self) + u64::from(cycles) * self.costs.translation_stall;
+            let time = u64::from(cycles) * self.costs.translation_stall;
+            let begins = load.begins(self);
+            let translated = match is_walk {
+                true => self.page_walks.end_of(begins, time),
+                false => begins + time,
+            };
             load.begins = Some(translated);
             let stall = translated.saturating_sub(self.now());
             if stall > 0 {
@@ -284,7 +290,13 @@ impl Core {
         load: &mut LoadTime<'_, impl LoadOrder>,
         out: &mut AccessOutcome,
     ) {
-        if is_load(kind) && !regular && matches!(source, DataSource::Dram | DataSource::Llc) {
+        let may_overlap = match source {
+            DataSource::Dram | DataSource::Llc => true,
+            // Hits of the second level are too many to look at each, unless their page missed.
+            DataSource::L2 => load.begins.is_some(),
+            _ => false,
+        };
+        if is_load(kind) && !regular && may_overlap {
             return self.use_irregular(shared, source, load, out);
         }
         let waited = if source == DataSource::Dram {

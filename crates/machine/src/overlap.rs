@@ -107,6 +107,32 @@ impl LoadsInFlight {
     }
 }
 
+/// Page-table walks of loads.
+pub(crate) struct PageWalks {
+    /// Time at which each walker ends its latest walk.
+    ends: Box<[u64]>,
+    /// The walker that has been free for longest.
+    next: usize,
+}
+
+impl PageWalks {
+    pub(crate) fn new(walkers: u32) -> PageWalks {
+        PageWalks {
+            ends: vec![0; walkers as usize].into(),
+            next: 0,
+        }
+    }
+
+    /// Returns the end of a walk that takes `time` and begins at the earliest at `begins`.
+    pub(crate) fn end_of(&mut self, begins: u64, time: u64) -> u64 {
+        let end = &mut self.ends[self.next];
+        *end = (*end).max(begins) + time;
+        let ends_at = *end;
+        self.next = (self.next + 1) % self.ends.len();
+        ends_at
+    }
+}
+
 impl Core {
     /// Forgets the loads in flight: their data have arrived.
     pub fn end_loads(&mut self) {
@@ -154,6 +180,9 @@ impl Core {
 
     /// Notes a load that missed. `stalled_before` is the time that the core had stalled before it.
     pub(crate) fn note_load(&mut self, id: LoadId, stalled_before: u64, arrives: u64) {
+        if self.costs.window == 0 {
+            return;
+        }
         let instruction = self.instructions_retired();
         self.in_flight.add(LoadInFlight {
             id,

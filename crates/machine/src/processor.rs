@@ -10,7 +10,7 @@ use crate::events::*;
 use crate::first_level::FirstLevel;
 use crate::hierarchy::{Costs, LoadTime};
 use crate::l1d::Reuse;
-use crate::overlap::{LoadOrder, LoadsInFlight, ProgramOrder};
+use crate::overlap::{LoadOrder, LoadsInFlight, PageWalks, ProgramOrder};
 use crate::pmu::{CounterSeries, Courier, CourierCore, Delivered, SampledAccess, Sampler};
 use crate::software_prefetch::RequestedLines;
 use crate::streams::Streams;
@@ -51,6 +51,7 @@ pub struct Core {
     pub(crate) stores_drained: u64,
     /// Loads that missed, which later ones may overlap.
     pub(crate) in_flight: LoadsInFlight,
+    pub(crate) page_walks: PageWalks,
     /// Counts of the events of accesses. The elements of other events stay 0.
     pub(crate) counts: [u64; catalogue::COUNT],
     pub(crate) l2: Cache,
@@ -167,6 +168,7 @@ impl Core {
             pipe_free: 0,
             stores_drained: 0,
             in_flight: LoadsInFlight::default(),
+            page_walks: PageWalks::new(config.timing.page_walkers),
             counts: [0; catalogue::COUNT],
             l2: Cache::new(&config.l2, Evicted::Dirty),
             stlb: Stlb::new(&config.stlb),

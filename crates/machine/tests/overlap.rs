@@ -21,6 +21,7 @@ fn machine() -> Config {
     config.timing.dram_bytes_per_s = 1 << 42;
     config.timing.stlb_cycles = 0;
     config.timing.walk_cycles = 0;
+    config.timing.instructions_in_flight = 320;
     config.timing.exposed_percent = 100;
     config
 }

@@ -40,7 +40,7 @@ const LEARNED_EXECUTIONS: u32 = 64;
 const FIRST_ANSWERS: u32 = 32;
 /// Of so many later misses one is examined. Examining all of them doubled the time of recordings of
 /// bzip2.
-const SAMPLED_MISSES: u32 = 16;
+const SAMPLED_MISSES: u32 = 64;
 /// Number of answers that the other misses repeat in turn.
 const KEPT_ANSWERS: usize = 7;
 

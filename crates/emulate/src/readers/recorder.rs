@@ -20,7 +20,6 @@ use crate::engine::sync::SyncMark;
 use crate::follow::{self, Followed, Origin, ThreadWords, WordReader};
 use crate::model::calls::{CallPath, CallsThen};
 use crate::model::data::{DataMap, HeapTotals};
-use crate::model::moves::MovedCode;
 use crate::model::python::PythonPath;
 use crate::model::replay::sets::{Ran, SetsReplay};
 use crate::model::replay::{Cursor, OverflowSink, Replay};
@@ -44,6 +43,7 @@ use mapped::{Mapped, MappingChange, module, nothing_until};
 use rows::RowConverter;
 use sites::{Carries, Carry, python_rows, take_blocks, take_counts, take_misses};
 pub(crate) use what_if::WhatIfMachine;
+use what_if::WhatIfProcess;
 
 type Process = model_reader::ReplayedProcess<RecordingSink>;
 type Thread = model_reader::ReplayedThread<RecordingSink>;
@@ -62,8 +62,8 @@ pub(crate) struct RecordedProcess {
     data_carries: Carries,
     python_carries: Carries,
     sharing_carry: Carry,
-    /// Accesses that move on each of the other machines.
-    moved: Vec<MovedCode>,
+    /// State of each of the other machines.
+    what_if: Vec<WhatIfProcess>,
 }
 
 /// State that is kept for a thread.
@@ -600,14 +600,14 @@ impl ModelSink for RecordingSink {
             path.suspend(tid, &mut process.state.program.calls);
         }
         let mut cursors = std::mem::take(&mut thread.sink.what_if);
-        let mut moved = std::mem::take(&mut process.state.sink.moved);
-        moved.resize_with(self.what_if.len(), MovedCode::default);
-        let states = cursors.iter_mut().zip(&mut moved);
-        for (what_if, (cursor, code)) in self.what_if.iter_mut().zip(states) {
-            what_if.replay(process, code, thread.core, cursor, words, from);
+        let mut states = std::mem::take(&mut process.state.sink.what_if);
+        states.resize_with(self.what_if.len(), WhatIfProcess::default);
+        let of_machines = cursors.iter_mut().zip(&mut states);
+        for (what_if, (cursor, state)) in self.what_if.iter_mut().zip(of_machines) {
+            what_if.replay(process, state, thread.core, cursor, words, from);
         }
         thread.sink.what_if = cursors;
-        process.state.sink.moved = moved;
+        process.state.sink.what_if = states;
         at
     }
 

@@ -47,6 +47,7 @@ fn latencies(blocks: &[Code], words: &[u64]) -> f64 {
     let mut config = Config::preset("zen4").unwrap();
     config.huge_pages = true;
     config.timing.walk_cycles = 0;
+    config.timing.instructions_in_flight = 320;
     config.timing.stlb_cycles = 0;
     let timing = config.timing;
     let memory_cycles = f64::from(timing.dram_latency_ns) * config.frequency_hz as f64 / 1e9;

@@ -8,6 +8,7 @@ use memgauge_trace::{VirtAddr, WhatIfFacts, catalogue as events};
 
 use super::Process;
 use crate::follow::ThreadWords;
+use crate::model::dependences::Dependences;
 use crate::model::moves::{MovedCode, Moves, MovesOf};
 use crate::model::replay::{Cursor, OverflowSink, Replay};
 use crate::{Error, OtherMachine, Result};
@@ -20,6 +21,14 @@ pub(crate) struct WhatIfMachine {
     past: Counts,
     /// Accesses that go elsewhere on this machine.
     moves: Option<Moves>,
+}
+
+/// What another machine keeps for a process.
+#[derive(Default)]
+pub(crate) struct WhatIfProcess {
+    /// Accesses that move.
+    moved: MovedCode,
+    dependences: Dependences,
 }
 
 /// Discards samples, because these machines record none.
@@ -44,12 +53,11 @@ impl WhatIfMachine {
         })
     }
 
-    /// Replays words from `at` on, after the recorded machine. `code` has the accesses of the
-    /// process that move.
+    /// Replays words from `at` on, after the recorded machine. `state` is that of the process.
     pub(super) fn replay(
         &mut self,
         process: &mut Process,
-        code: &mut MovedCode,
+        state: &mut WhatIfProcess,
         core: CoreId,
         cursor: &mut Cursor,
         words: &ThreadWords<'_>,
@@ -59,14 +67,18 @@ impl WhatIfMachine {
         let was_outside = program.is_outside;
         // Executions and misses count once, on the recorded machine.
         program.set_outside(true);
+        std::mem::swap(&mut program.dependences, &mut state.dependences);
         let (core, shared) = self.machine.core_mut(core);
         core.use_huge_pages(process.state.huge_pages.ranges());
         let mut no_samples = NoSamples;
+        let code = &mut state.moved;
         let moves = self.moves.as_mut().map(|moves| MovesOf { moves, code });
         let mut replay = Replay::repeated(core, shared, program, cursor, &mut no_samples, moves);
         replay.run(words.all, at, words.whole);
         core.end_turn(shared);
-        process.state.program.set_outside(was_outside);
+        let program = &mut process.state.program;
+        std::mem::swap(&mut program.dependences, &mut state.dependences);
+        program.set_outside(was_outside);
     }
 
     /// Advances a thread's clock by the wait of the recorded machine.
