@@ -250,7 +250,7 @@ fn a_search_waits_for_its_mispredicted_branches() {
     // add rax, rsi; sub rax, rsi
     let found = search(&[0x48, 0x01, 0xf0], &[0x48, 0x29, 0xf0]);
     let share = found / LOADS as f64;
-    assert!((0.35..0.9).contains(&share), "{share}");
+    assert!((0.35..0.97).contains(&share), "{share}");
 }
 
 #[test]
