@@ -463,7 +463,8 @@ fn bytes_and_blocks_are_those_that_dhat_counts() {
     assert_eq!(heap("live_bytes"), sum("eb"));
 }
 
-/// Three arrays, one of which is read at random so that each read determines the next, a variable, and a stack that causes no stalls.
+/// Three arrays, one of which is read at random so that each read determines the next, a variable,
+/// and a stack that causes no stalls.
 const ARRAYS: &str = r#"
 #include <cstdlib>
 #include <cstdio>

@@ -6,8 +6,8 @@ mod harness;
 use harness::{Recorded, needs, report_text};
 use serde_json::Value;
 
-/// Fills an array, reads it at random so that each read determines the next, and computes without memory. Each phase has a function;
-/// `reads` and `rounds` decide which one takes most of the time.
+/// Fills an array, reads it at random so that each read determines the next, and computes without
+/// memory. Each phase has a function; `reads` and `rounds` decide which one takes most of the time.
 const PHASES: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>

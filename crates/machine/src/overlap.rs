@@ -148,8 +148,9 @@ impl Core {
         let instruction = self.instructions_retired();
         let in_flight = self.in_flight.within(instruction, self.costs.window);
         let oldest = in_flight.first();
+        // The delivery of a sample may take back a part of a stall.
         oldest.map_or(now, |oldest| {
-            now.saturating_sub(self.stalled - oldest.stalled_before)
+            now.saturating_sub(self.stalled.saturating_sub(oldest.stalled_before))
         })
     }
 

@@ -256,7 +256,7 @@ impl NeededValues {
         let mut at = 0;
         while at < self.place_count {
             let (place, bytes) = self.places[at];
-            if addr < place + bytes && place < addr + u64::from(size) {
+            if addr < place.saturating_add(bytes) && place < addr.saturating_add(u64::from(size)) {
                 self.place_count -= 1;
                 self.places[at] = self.places[self.place_count];
             } else {
